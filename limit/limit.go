@@ -96,6 +96,27 @@ func (l Limit) ValidateWindow() error {
 	return nil
 }
 
+// ValidateCounter is ValidateWindow for the sliding counter, which multiplies counts by times: Rate*Period in units of
+// CounterUnit must be at most 2^53, up to which the doubles of Redis are exact.
+func (l Limit) ValidateCounter() error {
+	if err := l.ValidateWindow(); err != nil || l.Rate == 0 {
+		return err
+	}
+	if int64(l.Rate) > (1<<53)/int64(l.Period/l.CounterUnit()) {
+		return fmt.Errorf("%w: Rate %d is too large to be weighted exactly over a Period of %v: lower it or shorten the Period", ErrInvalid, l.Rate, l.Period)
+	}
+	return nil
+}
+
+// CounterUnit is the unit in which a sliding counter measures its position in the window: a millisecond if Period is a
+// second or more, else a microsecond.
+func (l Limit) CounterUnit() time.Duration {
+	if l.Period >= time.Second {
+		return time.Millisecond
+	}
+	return time.Microsecond
+}
+
 // rate is the rate in lowest terms; l must have a positive Rate and Period.
 func (l Limit) rate() bucket.Rate { return bucket.NewRate(int64(l.Rate), l.Period.Microseconds()) }
 
@@ -141,14 +162,14 @@ func Parse(s string) (Limit, error) {
 	if !ok {
 		return bad("no \"/\"")
 	}
-	rate, ok := number(count)
+	rate, ok := number(count, strconv.IntSize)
 	if !ok {
 		return bad("no whole number before \"/\"")
 	}
 	digits := len(per) - len(strings.TrimLeft(per, "0123456789"))
-	times := 1
+	times := int64(1)
 	if digits > 0 {
-		if times, ok = number(per[:digits]); !ok {
+		if times, ok = number(per[:digits], 64); !ok {
 			return bad("no whole number after \"/\"")
 		}
 	}
@@ -161,14 +182,16 @@ func Parse(s string) (Limit, error) {
 	if unit == 0 {
 		return bad("no unit of time")
 	}
-	if int64(times) > math.MaxInt64/int64(unit) {
+	if times > math.MaxInt64/int64(unit) {
 		return bad("too long a period")
 	}
-	l := Limit{rate, time.Duration(times) * unit, rate}
+	l := Limit{int(rate), time.Duration(times) * unit, int(rate)}
 	if hasBurst {
-		if l.Burst, ok = number(burst); !ok {
+		n, ok := number(burst, strconv.IntSize)
+		if !ok {
 			return bad("no whole number after \"burst\"")
 		}
+		l.Burst = int(n)
 	}
 	if err := l.Validate(); err != nil {
 		return Limit{}, err
@@ -177,8 +200,8 @@ func Parse(s string) (Limit, error) {
 }
 
 // number reads digits only: no sign, no space, nothing that strconv would let pass besides.
-func number(s string) (int, bool) {
-	n, err := strconv.Atoi(s)
+func number(s string, bits int) (int64, bool) {
+	n, err := strconv.ParseInt(s, 10, bits)
 	return n, err == nil && strings.Trim(s, "0123456789") == ""
 }
 

@@ -88,7 +88,7 @@ type Level struct {
 // Full is the level of a full bucket. What would be above the burst is lost, so its remainder is 0.
 func Full(burst int64) Level { return Level{N: burst} }
 
-// After is the level micros microseconds later, at most burst.
+// After is the level micros microseconds later, at most burst. A level that is above the burst already stays there.
 func (l Level) After(r Rate, burst, micros int64) Level {
 	if micros <= 0 {
 		return l
@@ -117,6 +117,9 @@ func FromUnits(r Rate, micros, frac int64) Level {
 		return Level{N: math.MaxInt64}
 	}
 	q, f := bits.Div64(hi, lo, uint64(r.Micros))
+	if q > math.MaxInt64 {
+		return Level{N: math.MaxInt64}
+	}
 	return Level{int64(q), int64(f)}
 }
 
@@ -128,6 +131,9 @@ func (r Rate) Units(n int64) (micros, frac int64) {
 		return Forever, 0
 	}
 	q, f := bits.Div64(hi, lo, uint64(r.Tokens))
+	if q > math.MaxInt64 {
+		return Forever, 0
+	}
 	return int64(q), int64(f)
 }
 

@@ -1,0 +1,182 @@
+// Package flight gathers the callers of one key into batches and sends one batch at a time: while a call for the key
+// is in flight, everybody who arrives waits together for the next one.
+//
+// Each caller is paid from its own batch. That is the difference to sharing the result of a call: ten callers who
+// share the reply "10 tokens" would spend a hundred, and if they had to take them from a common balance, later
+// arrivals would take them first, and callers would be denied though the bucket is not empty.
+package flight
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// Send decides the runs of one batch: one Paid for each. Its context ends when the callers of the batch give up.
+type Send func(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error)
+
+// Group joins callers by key. Make it with New.
+type Group struct {
+	timeout time.Duration
+	flights singleflight.Group
+
+	mu   sync.Mutex
+	open map[string][]*batch // batches not yet sent, oldest first; a key without one is absent
+}
+
+// New returns a Group whose callers wait at most timeout, counted from the first one of their batch.
+func New(timeout time.Duration) *Group {
+	return &Group{timeout: timeout, open: make(map[string][]*batch)}
+}
+
+// batch is what one call carries.
+type batch struct {
+	costs    []lease.Run // guarded by Group.mu until the batch is cut
+	deadline time.Time   // when its callers give up
+
+	once sync.Once
+	done chan struct{} // closed when paid and err are set, which then never change
+	paid []lease.Paid
+	err  error
+}
+
+// settle pays the callers or tells them why not; only the first call counts.
+func (b *batch) settle(paid []lease.Paid, err error) {
+	b.once.Do(func() {
+		b.paid, b.err = paid, err
+		close(b.done)
+	})
+}
+
+func (b *batch) settled() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Do decides a request of cost tokens for key by send, together with all others that wait for the same key. All
+// callers of one key must pass the same send, or ones that do the same.
+//
+// A caller whose context ends leaves with the context's error and harms nobody; its cost stays in the batch. The call
+// itself has a context of its own: the first caller's would take all others down with it.
+func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Result{}, err
+	}
+	g.mu.Lock()
+	b, run, i, opened := g.joinLocked(key, cost)
+	g.mu.Unlock()
+	if opened {
+		go g.fly(key, b, send)
+	}
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		if !b.settled() { // else the caller is paid: rather tell it
+			return limit.Result{}, ctx.Err()
+		}
+	}
+	if b.err != nil {
+		return limit.Result{}, b.err
+	}
+	return b.paid[run].Result(i), nil
+}
+
+// joinLocked puts a cost at the end of the key's newest batch, or opens one.
+func (g *Group) joinLocked(key string, cost int) (b *batch, run, i int, opened bool) {
+	q := g.open[key]
+	if len(q) > 0 {
+		b = q[len(q)-1]
+		run = len(b.costs) - 1
+		if last := &b.costs[run]; last.Cost == cost {
+			last.Count++
+			return b, run, last.Count - 1, false
+		}
+		if len(b.costs) < lease.MaxRuns {
+			b.costs = append(b.costs, lease.Run{Cost: cost, Count: 1})
+			return b, run + 1, 0, false
+		}
+	}
+	b = &batch{costs: []lease.Run{{Cost: cost, Count: 1}}, deadline: time.Now().Add(g.timeout), done: make(chan struct{})}
+	g.open[key] = append(q, b)
+	return b, 0, 0, true
+}
+
+// fly sees to it that b is sent: it joins the flight that is out for the key and then starts the next, until b is
+// among those that were sent. There is one such goroutine for each batch, and it ends with it.
+func (g *Group) fly(key string, b *batch, send Send) {
+	// The clock of the batch runs from its first caller, who may have to wait for a flight that hangs.
+	timer := time.AfterFunc(time.Until(b.deadline), func() {
+		b.settle(nil, fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, g.timeout))
+	})
+	defer g.drop(key, b)
+	defer timer.Stop()
+	// In case send ends this goroutine (runtime.Goexit, as t.FailNow does): nobody may wait for ever.
+	defer b.settle(nil, fmt.Errorf("%w: the call ended without an answer", limit.ErrUnavailable))
+	for !b.settled() {
+		g.flights.Do(key, func() (any, error) {
+			g.sendOldest(key, send)
+			return nil, nil
+		})
+	}
+}
+
+// sendOldest cuts the oldest batch of the key, sends it and pays its callers.
+func (g *Group) sendOldest(key string, send Send) {
+	b := g.cut(key)
+	if b == nil {
+		return
+	}
+	// singleflight would raise a panic again in every goroutine that joined and so take the process down.
+	defer func() {
+		if r := recover(); r != nil {
+			b.settle(nil, fmt.Errorf("%w: panic in the call: %v", limit.ErrUnavailable, r))
+		}
+	}()
+	ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
+	defer cancel()
+	b.settle(send(ctx, key, b.costs))
+}
+
+// cut takes the oldest batch of the key whose callers still wait; from here on its costs do not change.
+func (g *Group) cut(key string) *batch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.open[key]) > 0 {
+		b := g.open[key][0]
+		g.dropLocked(key, b)
+		if !b.settled() {
+			return b
+		}
+	}
+	return nil
+}
+
+// drop makes sure that a batch which timed out before it was sent is not joined or sent any more.
+func (g *Group) drop(key string, b *batch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dropLocked(key, b)
+}
+
+func (g *Group) dropLocked(key string, b *batch) {
+	q := g.open[key]
+	i := slices.Index(q, b)
+	switch {
+	case i < 0:
+	case len(q) == 1:
+		delete(g.open, key)
+	default:
+		g.open[key] = slices.Delete(q, i, i+1)
+	}
+}

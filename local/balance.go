@@ -1,0 +1,73 @@
+package local
+
+import "sync/atomic"
+
+// Balance is the tokens that this process holds for one key and may spend without asking: a lease. Times are
+// nanoseconds of any clock that does not go back. The zero Balance is empty.
+//
+// There may be any number of takers at once, but only one goroutine that drains and installs.
+type Balance struct {
+	tokens   atomic.Int64 // below 0: takes that came too late; nothing is owed for them
+	deadline atomic.Int64 // from then on the tokens are void
+}
+
+// Take spends n tokens if they are there and still valid when they are taken, and says how many are left; now reads
+// the clock.
+//
+// The deadline is read before the tokens and the clock after them. The tokens may come from a newer lease than the
+// deadline, never from an older one, and they were taken before the clock was read, so if the clock is short of that
+// deadline the lease was alive when they were taken. The other way round, a goroutine that is held up between looking
+// at the clock and taking would spend tokens of a lease that ended meanwhile.
+func (b *Balance) Take(n int64, now func() int64) (left int64, ok bool) {
+	deadline := b.deadline.Load()
+	if n == 1 {
+		// Looked at first without a write: a key without tokens is asked for most often.
+		if b.tokens.Load() < 1 {
+			return 0, false
+		}
+		if left = b.tokens.Add(-1); left < 0 {
+			// A take that failed is not put back. It would mint: A takes from 0 and gets -1, the lease is drained
+			// and counted as 0, A puts back 1, which nobody granted.
+			return 0, false
+		}
+	} else {
+		for {
+			have := b.tokens.Load()
+			if have < n {
+				return 0, false
+			}
+			left = have - n
+			if b.tokens.CompareAndSwap(have, left) {
+				break
+			}
+		}
+	}
+	return left, now() < deadline // else they are lost, as the rest of that lease
+}
+
+// Held is how many tokens could be taken at the time now.
+func (b *Balance) Held(now int64) int64 {
+	if now >= b.deadline.Load() {
+		return 0
+	}
+	return max(0, b.tokens.Load())
+}
+
+// Drain empties the balance and returns how many tokens it held; live says whether they were still valid.
+func (b *Balance) Drain(now int64) (tokens int64, live bool) {
+	return max(0, b.tokens.Swap(0)), now < b.deadline.Load()
+}
+
+// Install adds tokens to a drained balance and makes all of it valid until deadline, which must not be earlier than
+// the one before.
+//
+// The deadline comes first: a taker who sees the tokens must not see the old deadline and throw them away.
+func (b *Balance) Install(tokens, deadline int64) {
+	b.deadline.Store(deadline)
+	for {
+		have := b.tokens.Load()
+		if b.tokens.CompareAndSwap(have, max(0, have)+tokens) {
+			return
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package remote
+
+import (
+	"context"
+	"time"
+
+	"github.com/hybridlimit/hybrid/internal/flight"
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// Limiter is what the five modes share; the constructors make it. It is safe for concurrent use and has nothing to
+// close: its calls end by themselves within Timeout.
+type Limiter struct {
+	limit limit.Limit
+	opts  Options
+	conn  conn
+	group *flight.Group
+	mode  mode
+}
+
+// mode is how one algorithm talks to its script.
+type mode interface {
+	// suffix ends the names of its keys: algorithm and version of the state, so that modes and releases never meet.
+	suffix() string
+	// decide runs the script once.
+	decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error)
+}
+
+func newLimiter(rdb Client, lim limit.Limit, opts Options, m mode) (Limiter, error) {
+	opts, err := opts.complete(rdb)
+	if err != nil {
+		return Limiter{}, err
+	}
+	return Limiter{lim, opts, newConn(rdb), flight.New(opts.Timeout), m}, nil
+}
+
+// Allow is shorthand for AllowN(ctx, key, 1).
+func (l *Limiter) Allow(ctx context.Context, key string) (limit.Result, error) {
+	return l.AllowN(ctx, key, 1)
+}
+
+// AllowN decides a request of n tokens in Redis, as limit.Limiter says. It returns the context's own error when ctx
+// ends first; the request may be charged all the same.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, error) {
+	if err := l.limit.Admit(key, n); err != nil {
+		return limit.Result{}, err
+	}
+	if r, ok := l.limit.Constant(n, limit.Local); ok {
+		return r, nil
+	}
+	return l.group.Do(ctx, key, n, l.send)
+}
+
+func (l *Limiter) send(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error) {
+	paid, err := l.mode.decide(ctx, l.conn, redisKey(l.opts.Prefix, key, l.mode.suffix()), costs)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return paid, nil
+}
+
+// LimitOf returns the limit, which is the same for every key.
+func (l *Limiter) LimitOf(string) limit.Limit { return l.limit }
+
+// Reset forgets everything about key: it is as if it had never been used. An unknown key is no error.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	if err := l.limit.Admit(key, 0); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
+	defer cancel()
+	err := l.conn.remove(bounded, redisKey(l.opts.Prefix, key, l.mode.suffix()))
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// appendCosts adds runs to the arguments of a script.
+func appendCosts(args []any, costs []lease.Run) []any {
+	for _, c := range costs {
+		args = append(args, c.Cost, c.Count)
+	}
+	return args
+}
+
+// decideWindow runs one of the three window scripts, which have the same reply: tokens left before the call, and for
+// each run the requests admitted, the wait of a refused one and the time until all is available again.
+func decideWindow(ctx context.Context, c conn, s script, key string, args []any, costs []lease.Run) ([]lease.Paid, error) {
+	reply, err := c.run(ctx, s, key, appendCosts(args, costs))
+	if err != nil {
+		return nil, err
+	}
+	n, err := integers(reply, 1+3*len(costs))
+	if err != nil {
+		return nil, err
+	}
+	left := int(n[0])
+	paid := make([]lease.Paid, len(costs))
+	for i, c := range costs {
+		admitted, wait, reset := int(n[1+3*i]), n[2+3*i], n[3+3*i]
+		if admitted < 0 || admitted > c.Count || admitted*c.Cost > left && c.Cost > 0 {
+			return nil, badReply("more admitted than asked for or left")
+		}
+		p := &paid[i]
+		p.Cost, p.Admitted = c.Cost, admitted
+		p.Allowed = limit.Result{
+			Verdict:    limit.Verdict{Allowed: true, Origin: limit.Remote},
+			Remaining:  left - c.Cost,
+			ResetAfter: limit.Micros(reset),
+		}
+		left -= admitted * c.Cost
+		p.Denied = limit.Result{
+			Verdict:    limit.Verdict{Origin: limit.Remote},
+			Remaining:  left,
+			RetryAfter: max(limit.Micros(wait), time.Microsecond),
+			ResetAfter: limit.Micros(reset),
+		}
+	}
+	return paid, nil
+}

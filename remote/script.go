@@ -1,0 +1,150 @@
+package remote
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// script is the source of a Lua script and the name that Redis knows it by.
+type script struct {
+	source string
+	sha    string
+}
+
+func newScript(source string) script {
+	sum := sha1.Sum([]byte(source))
+	return script{source, hex.EncodeToString(sum[:])}
+}
+
+// command is a redis.Cmd that the client must not repeat. By default go-redis repeats a command whose reply was lost,
+// up to three times and on any kind of client, and each repetition would charge the bucket again. Redirections of a
+// cluster are still followed.
+type command struct{ *redis.Cmd }
+
+func (command) NoRetry() bool { return true }
+
+// call is one script for one key.
+func (s script) call(ctx context.Context, verb, key string, args []any) command {
+	all := make([]any, 0, 4+len(args))
+	id := s.sha
+	if verb == "eval" {
+		id = s.source
+	}
+	all = append(all, verb, id, 1, key)
+	cmd := command{redis.NewCmd(ctx, append(all, args...)...)}
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// Pauses between attempts that certainly did not run.
+const (
+	firstPause = 2 * time.Millisecond
+	lastPause  = 50 * time.Millisecond
+)
+
+// conn sends commands so that each runs at most once.
+type conn struct {
+	rdb Client
+	// patient: the client goes on waiting for a reply when the deadline of the context has passed, which is the
+	// default of go-redis. Calls are then left behind in a goroutine of their own.
+	patient bool
+}
+
+func newConn(rdb Client) conn {
+	var attentive bool
+	switch c := rdb.(type) {
+	case *redis.Client:
+		attentive = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		attentive = c.Options().ContextTimeoutEnabled
+	case *redis.Ring:
+		attentive = c.Options().ContextTimeoutEnabled
+	}
+	return conn{rdb, !attentive}
+}
+
+// run runs a script on one key and returns its reply. ctx must have a deadline. Errors are as the client gave them.
+func (c conn) run(ctx context.Context, s script, key string, args []any) ([]any, error) {
+	verb := "evalsha"
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		cmd := s.call(ctx, verb, key, args)
+		err := c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })
+		if err == nil {
+			return cmd.Slice()
+		}
+		switch classify(err) {
+		case noScript: // a new server, a restart, a failover, SCRIPT FLUSH
+			if verb == "eval" {
+				return nil, err
+			}
+			verb = "eval"
+			continue
+		case notExecuted:
+		default:
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// await runs f, but no longer than ctx.
+func (c conn) await(ctx context.Context, f func() error) error {
+	if !c.patient {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// remove deletes a key.
+func (c conn) remove(ctx context.Context, key string) error {
+	cmd := redis.NewIntCmd(ctx, "del", key)
+	if err := c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) }); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// integer reads a number of a reply, which scripts send as text because Redis would cut it to an integer and Lua to 14
+// digits.
+func integer(v any) (int64, bool) {
+	switch v := v.(type) {
+	case string:
+		n, err := strconv.ParseInt(v, 10, 64)
+		return n, err == nil
+	case int64:
+		return v, true
+	}
+	return 0, false
+}
+
+// integers reads a reply of exactly n numbers.
+func integers(reply []any, n int) ([]int64, error) {
+	if len(reply) != n {
+		return nil, badReply(strconv.Itoa(len(reply)) + " elements instead of " + strconv.Itoa(n))
+	}
+	out := make([]int64, n)
+	for i, v := range reply {
+		x, ok := integer(v)
+		if !ok {
+			return nil, badReply("element " + strconv.Itoa(i) + " is no integer")
+		}
+		out[i] = x
+	}
+	return out, nil
+}

@@ -1,0 +1,41 @@
+package remote
+
+import (
+	"context"
+	_ "embed"
+
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+//go:embed sliding_counter.lua
+var slidingCounterSource string
+
+var slidingCounterScript = newScript(slidingCounterSource)
+
+// SlidingCounter estimates a sliding log from the counts of two fixed windows: the older one counts in proportion to
+// how much of it the sliding window still covers. It is exact when traffic is even within the older window.
+type SlidingCounter struct{ Limiter }
+
+// NewSlidingCounter returns a SlidingCounter. The limit must have Burst == Rate, a Period of whole milliseconds, and
+// pass limit.ValidateCounter; errors wrap limit.ErrInvalid.
+func NewSlidingCounter(rdb Client, lim limit.Limit, opts Options) (*SlidingCounter, error) {
+	if err := lim.ValidateCounter(); err != nil {
+		return nil, err
+	}
+	l, err := newLimiter(rdb, lim, opts, slidingCounter{lim})
+	if err != nil {
+		return nil, err
+	}
+	return &SlidingCounter{l}, nil
+}
+
+type slidingCounter struct{ limit limit.Limit }
+
+func (slidingCounter) suffix() string { return "sc1" }
+
+func (m slidingCounter) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
+	unit := m.limit.CounterUnit()
+	args := []any{int64(m.limit.Period / unit), m.limit.Rate, unit.Microseconds()}
+	return decideWindow(ctx, c, slidingCounterScript, key, args, costs)
+}

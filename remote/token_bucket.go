@@ -1,0 +1,80 @@
+package remote
+
+import (
+	"context"
+	_ "embed"
+
+	"github.com/hybridlimit/hybrid/internal/bucket"
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+//go:embed token_bucket.lua
+var tokenBucketSource string
+
+var tokenBucketScript = newScript(tokenBucketSource)
+
+const tokenBucketSuffix = "tb1"
+
+// TokenBucket admits Burst at once and Rate per Period in the long run: in every window of length W at most
+// Burst + Rate*W/Period. Its state is shared with the leases of package hybrid: exact and leased processes may use one
+// key.
+type TokenBucket struct{ Limiter }
+
+// NewTokenBucket returns a TokenBucket. Errors wrap limit.ErrInvalid.
+func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, error) {
+	if err := lim.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := newLimiter(rdb, lim, opts, tokenBucket{lim})
+	if err != nil {
+		return nil, err
+	}
+	return &TokenBucket{l}, nil
+}
+
+type tokenBucket struct{ limit limit.Limit }
+
+func (tokenBucket) suffix() string { return tokenBucketSuffix }
+
+func (m tokenBucket) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
+	req := lease.Request{Limit: m.limit, Costs: costs}
+	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(&req))
+	if err != nil {
+		return nil, err
+	}
+	var g lease.Grant
+	if err := readBucket(reply, &req, &g); err != nil {
+		return nil, err
+	}
+	return g.Pay(m.limit, costs), nil
+}
+
+// bucketArgs are the arguments of the token bucket script for a request.
+func bucketArgs(req *lease.Request) []any {
+	rate := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds())
+	args := make([]any, 0, 4+2*len(req.Costs))
+	return appendCosts(append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Credit), req.Costs)
+}
+
+// readBucket reads the reply to bucketArgs.
+func readBucket(reply []any, req *lease.Request, g *lease.Grant) error {
+	n, err := integers(reply, 4+len(req.Costs))
+	if err != nil {
+		return err
+	}
+	g.Lag, g.Level, g.Frac = limit.Micros(n[1]), n[2], n[3]
+	return readAdmitted(n[4:], req.Costs, g)
+}
+
+// readAdmitted reads how many of each run were admitted.
+func readAdmitted(n []int64, costs []lease.Run, g *lease.Grant) error {
+	g.Admitted = make([]int, len(costs))
+	for i, c := range costs {
+		if n[i] < 0 || n[i] > int64(c.Count) {
+			return badReply("more admitted than asked for")
+		}
+		g.Admitted[i] = int(n[i])
+	}
+	return nil
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/hybridlimit/hybrid/internal/redistest"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.bench").Value.String() == "" { // as in go test ./...: there is nothing else here
 		os.Exit(m.Run())
 	}
+	logging.Disable() // go-redis would report a wrong address once more
 	name, stop, err := startBackend()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "benchmarks:", err)

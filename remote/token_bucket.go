@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	_ "embed"
+	"slices"
 
 	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/lease"
@@ -63,18 +64,37 @@ func readBucket(reply []any, req *lease.Request, g *lease.Grant) error {
 	if err != nil {
 		return err
 	}
+	period := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds()).Micros
+	if n[1] < 0 || n[2] < -maxExact || n[3] < 0 || n[3] >= period {
+		return badReply("not a level")
+	}
 	g.Lag, g.Level, g.Frac = limit.Micros(n[1]), n[2], n[3]
-	return readAdmitted(n[4:], req.Costs, g)
+	return readAdmitted(n[4:], req.Limit, req.Costs, g)
 }
 
-// readAdmitted reads how many of each run were admitted.
-func readAdmitted(n []int64, costs []lease.Run, g *lease.Grant) error {
+// maxExact is the largest integer in the sums of a script.
+const maxExact = 1 << 53
+
+// readAdmitted reads how many of each run were admitted. g.Level is what they left: going back from there, each run
+// must have got what the level before it paid for.
+func readAdmitted(n []int64, lim limit.Limit, costs []lease.Run, g *lease.Grant) error {
+	level, burst := g.Level, int64(lim.Burst)
 	g.Admitted = make([]int, len(costs))
-	for i, c := range costs {
-		if n[i] < 0 || n[i] > int64(c.Count) {
-			return badReply("more admitted than asked for")
+	for i, c := range slices.Backward(costs) {
+		cost, count := int64(c.Cost), int64(c.Count)
+		switch {
+		case n[i] < 0 || n[i] > count || level > burst:
+			return badReply("more admitted than asked for, or more left than the burst")
+		case n[i] < count && (level >= cost || cost == 0):
+			return badReply("refused what was left")
+		case cost > 0 && n[i] > (burst-level)/cost:
+			return badReply("more admitted than the burst")
 		}
+		level += n[i] * cost
 		g.Admitted[i] = int(n[i])
+	}
+	if level > burst {
+		return badReply("more left than the burst")
 	}
 	return nil
 }

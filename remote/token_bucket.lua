@@ -10,7 +10,8 @@
 --
 -- Invariants: n <= burst, and f = 0 when n = burst. Every number is an integer below 2^53, so every sum here is exact;
 -- the limits for which this cannot be kept are refused before they get here. tostring() keeps only 14 digits, so
--- numbers go in and out through text(). A call that charges and takes back nothing writes nothing.
+-- numbers go in and out through text(). A call that charges and takes back nothing writes nothing, unless it is refused
+-- under another limit than the stored one, or the clock was set back.
 
 local function clock()
   local t = redis.call('TIME')
@@ -46,6 +47,7 @@ local limit = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local now = clock()
 local lag, changed = 0, false
 local n, f = burst, 0
+local other = false -- the limit differs from the stored one
 
 local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L')
 if s[1] or s[2] or s[3] or s[4] or redis.call('EXISTS', KEYS[1]) == 1 then
@@ -67,6 +69,7 @@ if s[1] or s[2] or s[3] or s[4] or redis.call('EXISTS', KEYS[1]) == 1 then
   end
   n, f = refill(n, f, now - t, R, P, B) -- by the limit that was in force until now
   if limit ~= s[4] then
+    other = true
     f = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15)))
   end
   if n >= burst then n, f = burst, 0 end
@@ -83,9 +86,11 @@ local reply = {text(now), text(lag), '', ''}
 for i = 5, #ARGV, 2 do
   local cost, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   if cost > 0 then
-    count = math.max(0, math.min(count, math.floor(n / cost)))
-    n = n - count * cost
-    changed = changed or count > 0
+    local admitted = math.max(0, math.min(count, math.floor(n / cost)))
+    n = n - admitted * cost
+    -- A refusal stores a new limit: the wait that it is told is by that one, and so must be the refill until then.
+    changed = changed or admitted > 0 or other and admitted < count
+    count = admitted
   end
   reply[#reply + 1] = text(count)
 end
@@ -93,7 +98,7 @@ reply[3], reply[4] = text(n), text(f)
 
 if changed then
   redis.call('HSET', KEYS[1], 'n', reply[3], 'f', reply[4], 't', reply[1], 'L', limit)
-  -- Until it is full again, when a missing bucket says the same, and a second for good measure.
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil((burst - n) * p / r / 1000) + 1000))
+  -- Until it is full again by this server's clock, when a missing bucket says the same, and a second for good measure.
+  redis.call('PEXPIRE', KEYS[1], text(math.ceil(((burst - n) * p / r + lag) / 1000) + 1000))
 end
 return reply

@@ -65,15 +65,19 @@ func readBucket(reply []any, req *lease.Request, g *lease.Grant) error {
 		return err
 	}
 	period := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds()).Micros
-	if n[1] < 0 || n[2] < -maxExact || n[3] < 0 || n[3] >= period {
+	if n[1] < 0 || n[1] > maxLag || n[2] < -maxExact || n[3] < 0 || n[3] >= period {
 		return badReply("not a level")
 	}
 	g.Lag, g.Level, g.Frac = limit.Micros(n[1]), n[2], n[3]
 	return readAdmitted(n[4:], req.Limit, req.Costs, g)
 }
 
-// maxExact is the largest integer in the sums of a script.
-const maxExact = 1 << 53
+// maxExact is the largest integer in the sums of a script, and maxLag the most that a script takes for a small step
+// back of the clock, in microseconds.
+const (
+	maxExact = 1 << 53
+	maxLag   = 5_000_000
+)
 
 // readAdmitted reads how many of each run were admitted. g.Level is what they left: going back from there, each run
 // must have got what the level before it paid for.

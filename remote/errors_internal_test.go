@@ -118,7 +118,7 @@ func TestClassifyDial(t *testing.T) {
 	}
 	// Of a dial that ran into the deadline the client tells only that.
 	never := redis.NewClient(&redis.Options{
-		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DialTimeout: 50 * time.Millisecond,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}

@@ -89,12 +89,13 @@ for i = 3, #ARGV, 2 do
 end
 
 if count > live then
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text(now - length))
   for _ = 1, count - live do
     add(string.format('%016.0f', number), now)
     number = number + 1
   end
   flush()
+  -- Not before: after a first write Redis lets a script go on though the memory is full.
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text(now - length))
   changed = true
 end
 if changed then

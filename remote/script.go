@@ -114,10 +114,7 @@ func (c conn) await(ctx context.Context, f func() error) error {
 // remove deletes a key.
 func (c conn) remove(ctx context.Context, key string) error {
 	cmd := redis.NewIntCmd(ctx, "del", key)
-	if err := c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) }); err != nil {
-		return unavailable(err)
-	}
-	return nil
+	return c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })
 }
 
 // integer reads a number of a reply, which scripts send as text because Redis would cut it to an integer and Lua to 14

@@ -43,8 +43,7 @@ func (s *Source) Acquire(ctx context.Context, reqs []lease.Request, grants []lea
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	if len(reqs) == 1 {
-		reply, err := s.conn.run(ctx, tokenBucketScript, s.key(&reqs[0]), bucketArgs(&reqs[0]))
-		grants[0] = grant(&reqs[0], reply, err)
+		grants[0] = askBucket(ctx, s.conn, s.key(&reqs[0]), &reqs[0])
 		return
 	}
 	s.acquireAll(ctx, reqs, grants)
@@ -54,15 +53,17 @@ func (s *Source) key(req *lease.Request) string {
 	return redisKey(s.opts.Prefix, req.Key, tokenBucketSuffix)
 }
 
-func grant(req *lease.Request, reply []any, err error) lease.Grant {
-	var g lease.Grant
-	if err == nil {
-		err = readBucket(reply, req, &g)
+// Reset makes the bucket of key full; see TokenBucket.Reset.
+func (s *Source) Reset(ctx context.Context, key string, lim limit.Limit) error {
+	if s.err != nil {
+		return s.err
 	}
-	if err != nil {
-		return lease.Grant{Err: unavailable(err)}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	if err := resetBucket(ctx, s.conn, redisKey(s.opts.Prefix, key, tokenBucketSuffix), lim); err != nil {
+		return unavailable(err)
 	}
-	return g
+	return nil
 }
 
 // acquireAll sends the requests in one pipeline. Those whose node did not know the script were not executed: they are
@@ -89,7 +90,7 @@ func (s *Source) acquireAll(ctx context.Context, reqs []lease.Request, grants []
 		if err != nil && (classify(err) == noScript || classify(err) == notExecuted) {
 			reply, err = s.conn.run(ctx, tokenBucketScript, s.key(&reqs[i]), bucketArgs(&reqs[i]))
 		}
-		grants[i] = grant(&reqs[i], reply, err)
+		grants[i] = readGrant(reply, err, &reqs[i])
 	}
 }
 

@@ -12,7 +12,13 @@ import (
 //go:embed token_bucket.lua
 var tokenBucketSource string
 
-var tokenBucketScript = newScript(tokenBucketSource)
+//go:embed reset.lua
+var resetSource string
+
+var (
+	tokenBucketScript = newScript(tokenBucketSource)
+	resetScript       = newScript(resetSource)
+)
 
 const tokenBucketSuffix = "tb1"
 
@@ -33,48 +39,94 @@ func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, er
 	return &TokenBucket{l}, nil
 }
 
+// Reset makes the bucket of key full. Leases of it are void as soon as their holders ask again, at the latest when they
+// end; until then what they hold may be used once more. An unknown key is no error.
+func (b *TokenBucket) Reset(ctx context.Context, key string) error {
+	return b.reset(ctx, key, func(ctx context.Context, redisKey string) error {
+		return resetBucket(ctx, b.conn, redisKey, b.limit)
+	})
+}
+
 type tokenBucket struct{ limit limit.Limit }
 
 func (tokenBucket) suffix() string { return tokenBucketSuffix }
 
 func (m tokenBucket) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	req := lease.Request{Limit: m.limit, Costs: costs}
-	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(&req))
-	if err != nil {
-		return nil, err
+	g := askBucket(ctx, c, key, &lease.Request{Limit: m.limit, Costs: costs})
+	if g.Err != nil {
+		return nil, g.Err
 	}
-	var g lease.Grant
-	if err := readBucket(reply, &req, &g); err != nil {
-		return nil, err
-	}
-	return g.Pay(m.limit, costs), nil
+	return g.Pay(m.limit, costs, 0), nil
+}
+
+// askBucket runs the script for one request.
+func askBucket(ctx context.Context, c conn, key string, req *lease.Request) lease.Grant {
+	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(req))
+	return readGrant(reply, err, req)
+}
+
+// resetBucket runs the script that makes a bucket full.
+func resetBucket(ctx context.Context, c conn, key string, lim limit.Limit) error {
+	rate := bucket.NewRate(int64(lim.Rate), lim.Period.Microseconds())
+	_, err := c.run(ctx, resetScript, key, []any{rate.Tokens, rate.Micros, lim.Burst})
+	return err
 }
 
 // bucketArgs are the arguments of the token bucket script for a request.
 func bucketArgs(req *lease.Request) []any {
 	rate := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds())
-	args := make([]any, 0, 4+2*len(req.Costs))
-	return appendCosts(append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Credit), req.Costs)
+	h := &req.Lease
+	args := make([]any, 0, 16+2*len(req.Costs))
+	args = append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Slack, req.Credit, h.ID)
+	if h.ID != "" {
+		args = append(args, h.Seq, h.Used, h.Held, h.Want, h.Demand, h.Epoch, h.Expiry, h.MaxLeased, h.TTL.Microseconds(), h.Dry)
+	}
+	return appendCosts(args, req.Costs)
 }
 
-// readBucket reads the reply to bucketArgs.
-func readBucket(reply []any, req *lease.Request, g *lease.Grant) error {
-	n, err := integers(reply, 4+len(req.Costs))
+// The fixed part of the reply.
+const bucketReply = 11
+
+// readGrant reads the reply to bucketArgs, or turns the error of the call into that of the grant.
+func readGrant(reply []any, err error, req *lease.Request) lease.Grant {
 	if err != nil {
-		return err
+		return lease.Grant{Err: unavailable(err)}
 	}
-	g.Lag, g.Level, g.Frac = limit.Micros(n[1]), n[2], n[3]
-	return readAdmitted(n[4:], req.Costs, g)
+	costs := req.Costs
+	if len(reply) == bucketReply {
+		costs = nil // stale or reset: nothing was decided
+	}
+	n, err := integers(reply, bucketReply+len(costs))
+	if err != nil {
+		return lease.Grant{Err: err}
+	}
+	g := lease.Grant{
+		Status: lease.Status(n[0]), Now: n[1], Lag: limit.Micros(n[2]), Epoch: n[3], Granted: n[4], Expiry: n[5],
+		Level: n[6], Frac: n[7], Lent: n[8], Holders: int(n[9]), Scarce: n[10] == 1,
+	}
+	decided := g.Status == lease.OK || g.Status == lease.Loss
+	switch {
+	case n[0] < 0 || n[0] > int64(lease.Loss):
+		return lease.Grant{Err: badReply("unknown status")}
+	case decided && len(costs) != len(req.Costs) || !decided && req.Lease.ID == "":
+		return lease.Grant{Err: badReply("status and costs do not fit")}
+	case decided && (g.Granted < req.Lease.Used || g.Granted > req.Lease.Used+max(req.Lease.Held, req.Lease.Want)):
+		return lease.Grant{Err: badReply("more granted than asked for")}
+	}
+	if g.Admitted, err = readAdmitted(n[bucketReply:], costs); err != nil {
+		return lease.Grant{Err: err}
+	}
+	return g
 }
 
 // readAdmitted reads how many of each run were admitted.
-func readAdmitted(n []int64, costs []lease.Run, g *lease.Grant) error {
-	g.Admitted = make([]int, len(costs))
+func readAdmitted(n []int64, costs []lease.Run) ([]int, error) {
+	admitted := make([]int, len(costs))
 	for i, c := range costs {
 		if n[i] < 0 || n[i] > int64(c.Count) {
-			return badReply("more admitted than asked for")
+			return nil, badReply("more admitted than asked for")
 		}
-		g.Admitted[i] = int(n[i])
+		admitted[i] = int(n[i])
 	}
-	return nil
+	return admitted, nil
 }

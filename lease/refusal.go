@@ -33,18 +33,33 @@ const (
 // pace in any case: the time a lease is sized for, or the time in which the rate brings a token for each process. It
 // counts from the time of sending, which is before the time of the bucket's answer.
 func NewRefusal(t Terms, g *Grant, cost, sent int64, chance float64) *Refusal {
-	r := &Refusal{
-		cost: cost, rate: bucket.NewRate(int64(t.Limit.Rate), t.Limit.Period.Microseconds()), burst: int64(t.Limit.Burst),
-		level: bucket.Level{N: g.Level, F: g.Frac}, at: sent,
-	}
+	r := newRefusal(t, g, cost, sent)
 	perToken := time.Duration(float64(time.Second) / perSecond(t.Limit))
 	pace := max(t.Tau, minPace, time.Duration(g.Holders)*perToken)
 	pace = min(pace, t.Limit.ResetAfter(0)/2) // no longer than the bucket can take in what it gathers
 	pace = time.Duration(float64(pace) * (0.75 + 0.25*chance))
-	back := bucket.Level{N: min(g.Level+g.Lent, r.burst), F: g.Frac}
-	certain := limit.Micros(back.Wait(r.rate, cost))
-	r.until = sent + int64(min(max(pace, certain), maxHoldOff))
+	r.until = sent + int64(min(max(pace, r.certain(g)), maxHoldOff))
 	return r
+}
+
+// NewCertainRefusal is NewRefusal without a pace: it holds off only as long as nothing can pay the cost.
+func NewCertainRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
+	r := newRefusal(t, g, cost, sent)
+	r.until = sent + int64(min(r.certain(g), maxHoldOff))
+	return r
+}
+
+func newRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
+	return &Refusal{
+		cost: cost, rate: bucket.NewRate(int64(t.Limit.Rate), t.Limit.Period.Microseconds()), burst: int64(t.Limit.Burst),
+		level: bucket.Level{N: g.Level, F: g.Frac}, at: sent,
+	}
+}
+
+// certain is how long the cost cannot be paid, even if all that is lent came back at once.
+func (r *Refusal) certain(g *Grant) time.Duration {
+	back := bucket.Level{N: min(g.Level+g.Lent, r.burst), F: g.Frac}
+	return limit.Micros(back.Wait(r.rate, r.cost))
 }
 
 // Denies decides a request from memory, if the refusal still holds and covers it.

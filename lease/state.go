@@ -20,6 +20,12 @@ func (s *State) Open() bool { return s.id != "" }
 // Begin starts a new lease under an ID that was never used. The old one, if any, is left to expire.
 func (s *State) Begin(id string) { *s = State{id: id} }
 
+// End forgets the lease. Its tokens must have been thrown away.
+func (s *State) End() { *s = State{} }
+
+// Used is how many tokens of the lease are gone in all, when held are held now.
+func (s *State) Used(held int64) int64 { return s.in - held }
+
 // GiveUp notes that n held tokens were taken out of circulation. It has to happen before the request that returns
 // them is sent: a token that is on its way back must not be spent.
 func (s *State) GiveUp(n int64) { s.in -= n }
@@ -28,7 +34,7 @@ func (s *State) GiveUp(n int64) { s.in -= n }
 func (s *State) Ask(h *Holding, held, want int64) {
 	s.seq++
 	h.ID, h.Seq = s.id, s.seq
-	h.Used, h.Held, h.Want = s.in-held, held, want
+	h.Used, h.Held, h.Want = s.Used(held), held, want
 	h.Epoch, h.Expiry = s.epoch, s.expiry
 }
 

@@ -97,8 +97,8 @@ func perSecond(lim limit.Limit) float64 { return float64(lim.Rate) / lim.Period.
 
 // Life is how long tokens of a lease may be spent, counted from the moment the request was sent: a little less than the
 // bucket thinks, for clocks that do not run alike.
-func (t Terms) Life() time.Duration {
-	return max(0, t.TTL-t.TTL/1000-time.Millisecond)
+func Life(ttl time.Duration) time.Duration {
+	return max(0, ttl-ttl/1000-time.Millisecond)
 }
 
 const (
@@ -111,6 +111,9 @@ const (
 // Want is how many tokens a process with the given demand wants to hold after its next call, when it holds held tokens
 // now. 0 means that leasing is not worth it: the bucket decides each batch of callers.
 func (t Terms) Want(d *Demand, rtt *RTT, held, now int64) int64 {
+	if rtt.High() >= Life(t.TTL) {
+		return 0 // it would be over before it came
+	}
 	if t.Fixed > 0 {
 		return held + t.Fixed
 	}

@@ -110,7 +110,7 @@ func readGrant(reply []any, err error, req *lease.Request) lease.Grant {
 		return lease.Grant{Err: badReply("unknown status")}
 	case decided && len(costs) != len(req.Costs) || !decided && req.Lease.ID == "":
 		return lease.Grant{Err: badReply("status and costs do not fit")}
-	case decided && (g.Granted < req.Lease.Used || g.Granted > req.Lease.Used+max(req.Lease.Held, req.Lease.Want)):
+	case decided && (g.Granted < req.Lease.Used+req.Lease.Held || g.Granted > req.Lease.Used+max(req.Lease.Held, req.Lease.Want)):
 		return lease.Grant{Err: badReply("more granted than asked for")}
 	}
 	if g.Admitted, err = readAdmitted(n[bucketReply:], costs); err != nil {

@@ -185,7 +185,8 @@ if id ~= '' then
   if entry then
     if g > u or w > 0 then c = c - 1 end -- counted again below
     local spent = math.max(0, math.min(used - u, g - u))
-    o, u, h = o - spent, u + spent, g - u - spent
+    h = g - u - spent -- one by one: the Lua of miniredis does not evaluate all of a list before it assigns
+    o, u = o - spent, u + spent
     changed = changed or spent > 0
   end
   if known and (epoch ~= e or used + held > g) then

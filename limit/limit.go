@@ -60,7 +60,8 @@ func (l Limit) WithBurst(n int) Limit {
 // Validate returns nil, or an error that wraps [ErrInvalid] and says what to change.
 //
 // Too large is what the buckets cannot compute exactly: with the rate in lowest terms as r tokens every p
-// microseconds, r + p must stay below 2^53, and Burst*p below 1,024 * 2^53.
+// microseconds, r + p must be at most 2^53, Burst*p at most 1,024 * (2^53 - p), and the burst must refill within 292
+// years.
 func (l Limit) Validate() error {
 	switch {
 	case l == Unlimited() || l == Blocked():

@@ -217,7 +217,7 @@ func TestTTL07_KeysAreBounded(t *testing.T) {
 	each(t, allModes, func(t *testing.T, m mode) {
 		r := startWith(t, m, per(5, 60), local.Options{MaxKeys: maxKeys})
 		before := heap()
-		for i := range 300_000 {
+		for i := range 100_000 {
 			r.askKey(strconv.Itoa(i), 1)
 			if got := r.Len(); got > maxKeys {
 				t.Fatalf("Len %d, want at most %d", got, maxKeys)

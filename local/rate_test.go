@@ -109,6 +109,30 @@ func TestRATE06_LoweredLimitHoldsAtOnce(t *testing.T) {
 	}
 }
 
+func TestSetLimitMintsNothing(t *testing.T) {
+	// What is left of a bucket stays, and its whole tokens only: a part of one at the old rate is none at the new.
+	r := start(t, tokenBucket, limit.PerSecond(10))
+	r.ask(8)
+	r.at(0.05).set(limit.PerMinute(20))
+	r.run([]step{
+		{0.05, 0, true, 2, 0},
+		{0.05, 3, false, 2, 3},
+		{0.05, 2, true, 0, 0},
+	})
+	// A limit that counts nothing in between does not help either.
+	each(t, allModes, func(t *testing.T, m mode) {
+		for _, between := range []limit.Limit{limit.Blocked(), limit.Unlimited()} {
+			r := start(t, m, per(5, 60))
+			r.ask(5)
+			r.set(between)
+			r.set(per(5, 60))
+			if got := r.ask(1); got.Allowed {
+				t.Errorf("after %v: %+v, want denied", between, got)
+			}
+		}
+	})
+}
+
 func TestRATE06_BelowWhatIsUsed(t *testing.T) {
 	each(t, windows, func(t *testing.T, m mode) {
 		r := start(t, m, per(10, 60))
@@ -216,8 +240,9 @@ func TestSetLimitOtherPeriod(t *testing.T) {
 	r.run([]step{{90, 10, true, 0, 0}})
 
 	// A count that the new window could not multiply is held to what it can, which is still above its limit.
-	r = start(t, slidingCounter, per(1_000_000_000, 1))
-	r.ask(1_000_000_000)
+	// Without that the product would be 3/4 of 2^64 and look like a lot of room.
+	r = start(t, slidingCounter, per(1_500_000, 1))
+	r.ask(1_500_000)
 	r.set(per(5, 285*365*24*3600))
 	if got := r.ask(1); got.Allowed {
 		t.Errorf("sliding counter: %+v, want denied", got)

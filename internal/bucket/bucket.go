@@ -20,6 +20,9 @@ const exact = 1 << 53
 // maxSteps bounds how many additions a refill from empty to full may take in a Lua script (see Rate.Fits).
 const maxSteps = 1024
 
+// maxSpan is the longest time that a time.Duration can hold, in microseconds.
+const maxSpan = math.MaxInt64 / 1000
+
 // Rate is Tokens per Micros microseconds. Values made by NewRate are in lowest terms.
 type Rate struct {
 	Tokens int64
@@ -41,9 +44,9 @@ func gcd(a, b int64) int64 {
 
 // Fits reports whether a bucket of this rate and burst can be computed exactly in doubles: one microsecond's
 // addition must stay below 2^53, and a refill from empty to full must not take more than 1,024 of the longest
-// steps that do.
+// steps that do. It must also be over within the 292 years that a time.Duration can tell.
 func (r Rate) Fits(burst int64) bool {
-	if r.Tokens+r.Micros > exact || burst >= exact {
+	if r.Tokens > exact-r.Micros || burst >= exact {
 		return false
 	}
 	hi, lo := bits.Mul64(uint64(burst), uint64(r.Micros))
@@ -51,8 +54,7 @@ func (r Rate) Fits(burst int64) bool {
 	if hi > limHi || hi == limHi && lo > limLo {
 		return false
 	}
-	// The time to fill is stored, compared and handed to PEXPIRE: it has to be an exact number of microseconds too.
-	return r.Span(burst) < exact
+	return r.Span(burst) <= maxSpan
 }
 
 // Span is the time in which the rate brings n tokens to a bucket without remainder, in microseconds, rounded up.

@@ -22,7 +22,8 @@
 -- Invariants, at every instant: n <= max(0, burst - max(0, o - slack)), f = 0 where n is at that cap, and what the
 -- processes hold is never more than o. So no more than burst + slack can be spent at once, nor burst + slack + rate * W
 -- in a time W. All numbers are integers below 2^53 and all sums exact. tostring() keeps only 14 digits, so numbers go in
--- and out through text(). A call that charges, lends, settles and ends nothing writes nothing.
+-- and out through text(). A call that charges, lends, settles and ends nothing writes nothing, unless it is refused
+-- under another limit than the stored one, or the clock was set back.
 
 local function clock()
   local t = redis.call('TIME')
@@ -60,6 +61,7 @@ local e, z = now, 0
 local o, d, c, x, y = 0, 0, 0, 0, 0
 local entry = false
 local changed, leased = false, false
+local other = false -- the limit differs from the stored one
 
 local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'z', 'o', 'd', 'c', 'x', 'y', '@' .. id)
 if s[1] or s[3] or s[5] or redis.call('EXISTS', KEYS[1]) == 1 then
@@ -163,7 +165,7 @@ if x > 0 and now >= x then
 end
 refill(now)
 if s[4] and limit ~= s[4] then -- the limit has changed: whole tokens are kept, a started one is scaled down
-  f = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15)))
+  f, other = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15))), true
 end
 
 -- 4  The lease of the caller.
@@ -225,7 +227,8 @@ for i = runs, #ARGV, 2 do
   if cost > 0 then
     k = math.max(0, math.min(count, math.floor(n / cost)))
     n = n - k * cost
-    changed = changed or k > 0
+    -- A refusal stores a new limit: the wait that it is told is by that one, and so must be the refill until then.
+    changed = changed or k > 0 or other
     scarce = scarce or k < count
   end
   admitted[#admitted + 1] = text(k)
@@ -266,7 +269,7 @@ if changed then
     redis.call('HSET', KEYS[1], 'o', text(o), 'd', text(d), 'c', text(c), 'x', text(x), 'y', text(y), unpack(write))
   end
   local full = math.ceil((burst - n) * p / r)
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil(math.max(full, y - now) / 1000) + 1000))
+  redis.call('PEXPIRE', KEYS[1], text(math.ceil((math.max(full, y - now) + lag) / 1000) + 1000))
 end
 
 -- 10

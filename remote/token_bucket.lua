@@ -121,6 +121,11 @@ local function entries()
   return list
 end
 
+-- send gives a command the whole list, in parts, because a function takes a few thousand arguments at most.
+local function send(command, list)
+  for i = 1, #list, 1000 do redis.call(command, KEYS[1], unpack(list, i, math.min(i + 999, #list))) end
+end
+
 local write, dead = {}, {}
 
 -- 1  Time. A clock that was set back moves the whole bucket with it and mints nothing. It has to be stored: a bucket
@@ -128,15 +133,16 @@ local write, dead = {}, {}
 if t > now then
   if t - now > 5000000 then
     local shift = now - t
-    if c > 0 or x > 0 then
+    if x > 0 then
       for _, v in ipairs(entries()) do
         v[6] = math.max(0, v[6] + shift)
         write[#write + 1] = v[1]
         write[#write + 1] = join(v[2], v[3], v[4], v[5], v[6])
         if v[1] == '@' .. id then entry = write[#write] end
       end
-      x, y = math.max(1, x + shift), math.max(1, y + shift)
+      x = math.max(1, x + shift)
     end
+    if y > 0 then y = math.max(1, y + shift) end
     if expiry and expiry > 0 then expiry = math.max(1, expiry + shift) end
     t, changed = now, true
   else
@@ -147,7 +153,7 @@ end
 -- 3  Refill before anything is settled: what was lent until now kept the bucket from filling until now. Leases that
 --    have ended are taken out one by one, in the order in which they ended, each after a refill up to its end.
 if x > 0 and now >= x then
-  local list, first, last = entries(), 0, 0
+  local list, first = entries(), 0
   table.sort(list, function(a, b) return a[6] < b[6] end)
   for _, v in ipairs(list) do
     if v[6] <= now then
@@ -156,12 +162,11 @@ if x > 0 and now >= x then
       if v[3] > v[4] or v[5] > 0 then c = c - 1 end
       dead[#dead + 1] = v[1]
       if v[1] == '@' .. id then entry = false end
-    else
-      if first == 0 then first = v[6] end
-      last = v[6]
+    elseif first == 0 then
+      first = v[6]
     end
   end
-  x, y, changed = first, last, true
+  x, changed = first, true
 end
 refill(now)
 if s[4] and limit ~= s[4] then -- the limit has changed: whole tokens are kept, a started one is scaled down
@@ -260,16 +265,18 @@ if id ~= '' then
 end
 
 -- 9  Write. The key lives until the bucket is full and every lease has ended: only then does a missing key say the
---    same. And a second longer, so that a holder's last request finds it.
+--    same. What is lent keeps its place free until the lease has ended, so that much may have to be refilled after the
+--    last one. And a second longer, so that a holder's last request finds it.
 if changed then
-  if #dead > 0 then redis.call('HDEL', KEYS[1], unpack(dead)) end
+  send('HDEL', dead)
   redis.call('HSET', KEYS[1], 'n', text(n), 'f', text(f), 't', text(now), 'L', limit, 'e', text(e))
   if z > 0 then redis.call('HSET', KEYS[1], 'z', text(z)) end
   if leased then
-    redis.call('HSET', KEYS[1], 'o', text(o), 'd', text(d), 'c', text(c), 'x', text(x), 'y', text(y), unpack(write))
+    redis.call('HSET', KEYS[1], 'o', text(o), 'd', text(d), 'c', text(c), 'x', text(x), 'y', text(y))
+    send('HSET', write)
   end
-  local full = math.ceil((burst - n) * p / r)
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil((math.max(full, y - now) + lag) / 1000) + 1000))
+  local needed = math.ceil(math.max((burst - n) * p / r, y - now + o * p / r))
+  redis.call('PEXPIRE', KEYS[1], text(math.ceil((needed + lag) / 1000) + 1000))
 end
 
 -- 10

@@ -14,6 +14,7 @@
 --       refill, microseconds of this server's clock; L: the limit last applied, "r p burst"
 --       e: epoch, new whenever the hash is made; z: 1 if a reset made it, 2 if a lease was lost in it
 --       o: tokens lent, sum over the entries; d: demand, likewise; c: entries with demand or tokens
+--       m: the largest burst that was ever lowered
 --       x: no entry expires before; y: no entry expires after
 --       @id: an entry: sequence number, granted in all less given back, used in all, demand, expiry
 -- Reply status (0 ok, 1 stale, 2 reset, 3 loss), now, lag of this clock behind t, epoch, granted, expiry (0 if not
@@ -57,20 +58,20 @@ local limit = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local now, lag = clock(), 0
 local n, f, t = burst, 0, now
 local R, P, B = r, p, burst -- the stored limit
-local e, z = now, 0
+local e, z, m = now, 0, 0
 local o, d, c, x, y = 0, 0, 0, 0, 0
 local entry = false
 local changed, leased = false, false
 local other = false -- the limit differs from the stored one
 
-local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'z', 'o', 'd', 'c', 'x', 'y', '@' .. id)
+local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'z', 'o', 'd', 'c', 'x', 'y', '@' .. id, 'm')
 if s[1] or s[3] or s[5] or redis.call('EXISTS', KEYS[1]) == 1 then
   n, f, t, e = tonumber(s[1] or ''), tonumber(s[2] or ''), tonumber(s[3] or ''), tonumber(s[5] or '')
   local a, b, g = string.match(s[4] or '', '^(%d+) (%d+) (%d+)$')
   if not (n and f and t and e and a) then
     return redis.error_reply('FOREIGN not a token bucket of this version')
   end
-  R, P, B, z = tonumber(a), tonumber(b), tonumber(g), tonumber(s[6] or 0)
+  R, P, B, z, m = tonumber(a), tonumber(b), tonumber(g), tonumber(s[6] or 0), tonumber(s[13] or 0)
   o, d, c, x, y = tonumber(s[7] or 0), tonumber(s[8] or 0), tonumber(s[9] or 0), tonumber(s[10] or 0), tonumber(s[11] or 0)
   entry, leased = s[12], s[7] and true
 end
@@ -171,6 +172,7 @@ end
 refill(now)
 if s[4] and limit ~= s[4] then -- the limit has changed: whole tokens are kept, a started one is scaled down
   f, other = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15))), true
+  if B > burst then m = math.max(m, B) end
 end
 
 -- 4  The lease of the caller.
@@ -266,17 +268,19 @@ end
 
 -- 9  Write. The key lives until the bucket is full and every lease has ended: only then does a missing key say the
 --    same. What is lent keeps its place free until the lease has ended, so that much may have to be refilled after the
---    last one. And a second longer, so that a holder's last request finds it.
+--    last one. If other limits are in use it must be full by the largest of them: a key that is gone is full for
+--    everybody. And a second longer, so that a holder's last request finds it.
 if changed then
   send('HDEL', dead)
   redis.call('HSET', KEYS[1], 'n', text(n), 'f', text(f), 't', text(now), 'L', limit, 'e', text(e))
   if z > 0 then redis.call('HSET', KEYS[1], 'z', text(z)) end
+  if other and m > 0 then redis.call('HSET', KEYS[1], 'm', text(m)) end
   if leased then
     redis.call('HSET', KEYS[1], 'o', text(o), 'd', text(d), 'c', text(c), 'x', text(x), 'y', text(y))
     send('HSET', write)
   end
-  local needed = math.ceil(math.max((burst - n) * p / r, y - now + o * p / r))
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil((needed + lag) / 1000) + 1000))
+  local needed = math.ceil(math.max((math.max(burst, m) - n) * p / r, y - now + o * p / r)) + lag
+  redis.call('PEXPIRE', KEYS[1], text(math.ceil(math.min(needed, 9007199254740992) / 1000) + 1000))
 end
 
 -- 10

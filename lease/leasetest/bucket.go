@@ -34,6 +34,8 @@ type State struct {
 	Time int64
 	// Tokens per Micros microseconds, in lowest terms, and Burst are the limit last applied.
 	Tokens, Micros, Burst int64
+	// Largest is the largest burst that was ever lowered.
+	Largest int64
 	// Epoch is new whenever the hash is made. Mark says how: see the constants.
 	Epoch int64
 	Mark  int64
@@ -105,6 +107,9 @@ func (s *State) rate() bucket.Rate { return bucket.Rate{Tokens: s.Tokens, Micros
 
 // grace is by how much longer than asked for the bucket keeps a lease.
 const grace = 100 * time.Millisecond
+
+// longest is as long as a hash is kept at most, 285 years: the largest number of microseconds that is exact in Redis.
+const longest = 1 << 53
 
 // maxLag is how far the clock may be behind before it counts as set back.
 const maxLag = 5_000_000
@@ -320,6 +325,9 @@ func (c *call) endLeases() {
 // doubles.
 func (c *call) changeLimit(stored bucket.Rate) {
 	c.other = true
+	if c.state.Burst > c.burst {
+		c.state.Largest = max(c.state.Largest, c.state.Burst)
+	}
 	less := 1e-15
 	f := float64(c.state.Frac) / float64(stored.Micros) * float64(c.limit.Micros) * (1 - less)
 	c.state.Frac = min(c.limit.Micros-1, int64(math.Floor(f)))
@@ -487,18 +495,21 @@ func (c *call) keep() {
 	if c.leased() {
 		s.Entries[c.req.Lease.ID] = c.entry
 	}
-	// A missing hash says that the bucket is full and no lease is alive. Until the last lease has ended, what is lent
-	// keeps its place free; only then can it fill up.
-	full := c.limit.Span(s.Burst - s.Level)
-	ended := s.Last - c.now + c.limit.Span(lent)
+	// A missing hash says that the bucket is full, by whatever limit in use, and no lease is alive. Until the last
+	// lease has ended, what is lent keeps its place free; only then can it fill up.
+	span := func(n int64) int64 { return min(c.limit.Span(n), longest) }
+	full := span(max(s.Burst, s.Largest) - s.Level)
+	ended := s.Last - c.now + span(lent)
 	switch c.bug {
 	case ownTTL:
 		ended = c.req.Lease.TTL.Microseconds() + grace.Microseconds()
 	case lentNotRefilled:
 		ended = s.Last - c.now
+	case largestForgotten:
+		full = span(s.Burst - s.Level)
 	}
 	// While the clock is behind, time stands still here and goes on there.
-	s.Deadline = c.now - c.lag + toLive(max(full, ended)+c.lag)
+	s.Deadline = c.now - c.lag + toLive(min(max(full, ended)+c.lag, longest))
 }
 
 // grant is what every answer says.

@@ -12,6 +12,7 @@ const (
 	lentNotRefilled
 	refillByNewLimit
 	lossIgnored
+	largestForgotten
 )
 
 // settleEarly is the mistake of settling before the refill: room that was taken until now is then filled as if it had

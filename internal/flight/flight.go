@@ -97,7 +97,7 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 func (g *Group) Start(key string, send Send) {
 	g.mu.Lock()
 	var b *batch
-	if len(g.open[key]) == 0 {
+	if q := g.open[key]; len(q) == 0 || q[len(q)-1].settled() {
 		b = g.openLocked(key)
 	}
 	g.mu.Unlock()
@@ -124,10 +124,12 @@ func (g *Group) joinLocked(key string, cost int) (b *batch, run, i int, opened b
 	return b, run, i, opened
 }
 
-// takes reports whether one more request of this cost fits into the batch.
+// takes reports whether one more request of this cost can join the batch. One that has timed out may still be open, until
+// the flight before it has landed and its own goroutine has come to run: whoever joined it would fail at once, and a loop
+// of such callers would keep that goroutine from running.
 func (b *batch) takes(cost int) bool {
 	n := len(b.costs)
-	return n < lease.MaxRuns || b.costs[n-1].Cost == cost
+	return (n < lease.MaxRuns || b.costs[n-1].Cost == cost) && !b.settled()
 }
 
 // add puts a request at the end of the batch and returns where.

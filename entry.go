@@ -23,6 +23,8 @@ type entry struct {
 	level   atomic.Int64                  // of the bucket, at the last reply
 	refusal atomic.Pointer[lease.Refusal] // nil unless the last reply said that the bucket is dry
 	terms   atomic.Pointer[lease.Terms]   // of the limit in force
+	rated   atomic.Pointer[lease.Terms]   // of the last limit that had a rate: leases under it may still be out
+	checked atomic.Int64                  // when LimitFor was last asked about a limit without a rate
 	idle    atomic.Bool                   // the next flight may give everything back
 	gone    atomic.Bool                   // the table has forgotten it: look the key up again
 
@@ -34,7 +36,8 @@ type entry struct {
 	denied   int64 // tokens refused since demand was last told
 	paid     int64 // tokens paid by Redis to callers since then
 	seen     int64 // tokens used of this lease when demand was last told
-	deadline int64 // of the balance
+	deadline int64 // of the balance; 0 before the first answer
+	lives    int   // leases that have ended: an answer to a request of an earlier life is void
 }
 
 // entry finds the entry of a key, or makes one; if it is not to be kept, one that leaves no trace.
@@ -51,13 +54,14 @@ func (l *Limiter) entry(key string, keep bool) (*entry, error) {
 		return nil, err
 	}
 	e := &entry{limiter: l, key: key}
-	e.terms.Store(l.newTerms(lim))
+	e.setTerms(lim)
 	if !keep {
 		return e, nil
 	}
 	if old, ok, _ := l.keys.PeekOrAdd(key, e); ok {
 		return old, nil // another caller was first
 	}
+	e.renewTerms() // a SetLimit in between did not find the entry yet
 	return e, nil
 }
 
@@ -84,22 +88,29 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
+	e.renewTerms()
+	limited := e.terms.Load().Limit.Rate > 0
+	if !limited && len(costs) > 0 {
+		return e.payConstant(costs), nil
+	}
 	// The second look. Callers who came while the last flight was out wait in this batch, and that flight may have
 	// brought enough for all of them:
 	//   A misses, flies; B misses, waits; A's flight brings 99 tokens; B's flight starts.
 	if total := lease.Total(costs); total > 0 {
-		if left, ok := e.balance.Take(total, l.now); ok {
+		left, ok := e.balance.Take(total, l.now)
+		if ok {
 			return e.payLocally(costs, left), nil
 		}
+		l.lost(left)
 	}
-	returning := e.idle.Swap(false) && len(costs) == 0
+	returning := (e.idle.Swap(false) || !limited) && len(costs) == 0
 	if len(costs) == 0 && !returning && e.balance.Tokens() > e.mark.Load() {
 		return nil, nil // started ahead of need, and overtaken by a flight that callers were waiting for
 	}
 	for attempt := 0; ; attempt++ {
-		req, sent := e.ask(costs, returning)
+		a := e.ask(costs, returning)
 		l.counts.calls.Add(1)
-		g := l.source.do(ctx, req)
+		g := l.source.do(ctx, a.req)
 		if g.Err != nil {
 			// What was held stays good until it ends, and what was given up comes back with the totals of the
 			// next request.
@@ -108,7 +119,7 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 		}
 		void := g.Status == lease.Stale || g.Status == lease.Reset
 		if !void {
-			return e.accept(&req, &g, costs, sent), nil
+			return e.accept(&a, &g), nil
 		}
 		e.forfeit()
 		if len(costs) == 0 {
@@ -121,17 +132,33 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 	}
 }
 
+// asked is a request under way.
+type asked struct {
+	req   lease.Request
+	terms *lease.Terms
+	sent  int64
+	lives int // of the entry
+}
+
+// afterlife is for how long after the deadline of a lease its tokens can still be given back under its name: less than
+// the 100ms by which the bucket keeps it longer.
+const afterlife = 90 * time.Millisecond
+
 // ask makes the next request and freezes what it says about the lease.
-func (e *entry) ask(costs []lease.Run, returning bool) (lease.Request, int64) {
+func (e *entry) ask(costs []lease.Run, returning bool) asked {
 	l := e.limiter
-	e.renewTerms()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	terms, now := e.terms.Load(), l.now()
+	terms, now := e.rated.Load(), l.now()
 	e.countLocked(terms, now)
-	if !e.lease.Open() || now >= e.deadline {
+	switch {
+	case !e.lease.Open() || e.deadline == 0: // none, or one whose first answer was lost: the totals bring it back
+	case now >= e.deadline+int64(afterlife):
 		// The lease has ended. Its name ends with it: the bucket forgets it, and would take its totals for a loss.
 		e.endLocked()
+	case now >= e.deadline:
+		// The bucket will have it for a little longer, and until then it keeps the place of what was not spent.
+		e.expireLocked()
 	}
 	if len(costs) > 0 || returning {
 		// What is left is too little for somebody in the batch, or not wanted. It leaves the balance before it is
@@ -143,7 +170,7 @@ func (e *entry) ask(costs []lease.Run, returning bool) (lease.Request, int64) {
 	held := e.balance.Tokens()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
 	want := int64(0)
-	if !returning && !l.opts.Exact {
+	if !returning && !l.opts.Exact && !e.gone.Load() {
 		want = terms.Want(&e.demand, l.roundTrip(), held, now)
 		if terms.Fixed > 0 {
 			want = max(0, want-lease.Total(costs))
@@ -158,35 +185,39 @@ func (e *entry) ask(costs []lease.Run, returning bool) (lease.Request, int64) {
 		req.Lease.Demand = e.demand.InTau()
 		req.Lease.MaxLeased, req.Lease.Dry, req.Lease.TTL = terms.MaxLeased, terms.Dry, terms.TTL
 	}
-	return req, now
+	return asked{req, terms, now, e.lives}
 }
 
 // accept takes the answer to the newest request and pays the batch.
-func (e *entry) accept(req *lease.Request, g *lease.Grant, costs []lease.Run, sent int64) []lease.Paid {
-	l := e.limiter
+func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
+	l, costs := e.limiter, a.req.Costs
 	now := l.now()
-	l.addRoundTrip(time.Duration(now - sent))
-	lim := req.Limit
+	l.addRoundTrip(time.Duration(now - a.sent))
 	e.mu.Lock()
+	if a.lives != e.lives {
+		// The key was reset, or the limiter closed, while the request was out. The callers are paid, but what the
+		// answer says of the lease is void: its totals would be taken for tokens that have just come in.
+		e.mu.Unlock()
+		return g.Pay(a.req.Limit, costs, 0)
+	}
 	var lent int64
-	if req.Lease.ID != "" {
+	if a.req.Lease.ID != "" {
 		lent = e.lease.Accept(g)
 		// Only an answer can renew the lease, and only if the bucket did. From the moment of sending: the bucket
 		// counts from a later one.
 		if g.Expiry != 0 {
-			e.deadline = max(e.deadline, sent+int64(lease.Life(req.Lease.TTL)))
+			e.deadline = max(e.deadline, a.sent+int64(lease.Life(a.req.Lease.TTL)))
 			e.balance.Install(lent, e.deadline)
 		}
 		if lent > 0 {
-			terms := e.terms.Load()
 			e.demand.Leased(now, lent)
-			e.mark.Store(terms.Mark(&e.demand, l.roundTrip(), req.Lease.Held+lent))
+			e.mark.Store(a.terms.Mark(&e.demand, l.roundTrip(), a.req.Lease.Held+lent))
 			l.counts.leased.Add(lent)
 		}
 	}
-	paid := g.Pay(lim, costs, lent)
+	paid := g.Pay(a.req.Limit, costs, lent)
 	e.level.Store(g.Level)
-	hold := time.Duration(e.remember(paid, g, sent) - now)
+	hold := time.Duration(e.remember(a, paid, g) - now)
 	for i := range paid {
 		p, n := &paid[i], int64(paid[i].Cost)
 		e.paid += n * int64(p.Admitted)
@@ -203,7 +234,7 @@ func (e *entry) accept(req *lease.Request, g *lease.Grant, costs []lease.Run, se
 }
 
 // remember keeps what a dry bucket said, so that it is not asked again at once, and returns until when.
-func (e *entry) remember(paid []lease.Paid, g *lease.Grant, sent int64) (until int64) {
+func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int64) {
 	cost := int64(0)
 	for i := range paid {
 		if p := &paid[i]; p.Denied.RetryAfter > 0 && (cost == 0 || int64(p.Cost) < cost) {
@@ -214,15 +245,31 @@ func (e *entry) remember(paid []lease.Paid, g *lease.Grant, sent int64) (until i
 		cost = 1 // callers were paid, the lease was cut short
 	}
 	var r *lease.Refusal
-	switch terms := *e.terms.Load(); {
+	switch {
 	case cost == 0:
 	case e.limiter.opts.Exact:
-		r = lease.NewCertainRefusal(terms, g, cost, sent)
+		r = lease.NewCertainRefusal(*a.terms, g, cost, a.sent)
 	default:
-		r = lease.NewRefusal(terms, g, cost, sent, rand.Float64())
+		r = lease.NewRefusal(*a.terms, g, cost, a.sent, rand.Float64())
 	}
 	e.refusal.Store(r)
+	if e.terms.Load() != a.terms {
+		e.refusal.Store(nil) // the limit has changed meanwhile, see renewTerms
+	}
 	return r.Until()
+}
+
+// payConstant is the results of a batch whose limit has become one that is decided without counting.
+func (e *entry) payConstant(costs []lease.Run) []lease.Paid {
+	paid := make([]lease.Paid, len(costs))
+	for i, c := range costs {
+		r, _ := e.terms.Load().Limit.Constant(c.Cost, limit.Local)
+		paid[i] = lease.Paid{Cost: c.Cost, Allowed: r, Denied: r}
+		if r.Allowed {
+			paid[i].Admitted = c.Count
+		}
+	}
+	return paid
 }
 
 // payLocally is the results of a batch whose costs were all taken from the balance, which has so many tokens left.
@@ -243,11 +290,21 @@ func (e *entry) countLocked(terms *lease.Terms, now int64) {
 	e.seen, e.paid, e.denied = used, 0, 0
 }
 
-// endLocked throws away what is left of a lease that is over.
+// endLocked throws away what is left of a lease that is over, and its name.
 func (e *entry) endLocked() {
 	e.limiter.counts.expired.Add(e.balance.Drain())
 	e.lease.End()
 	e.seen, e.deadline = 0, 0
+	e.lives++
+}
+
+// expireLocked throws away the tokens of a lease that is over. The lease stays: an answer that is under way may renew
+// it, and then brings them back.
+func (e *entry) expireLocked() (tokens int64) {
+	tokens = e.balance.Drain()
+	e.lease.GiveUp(tokens)
+	e.limiter.counts.expired.Add(tokens)
+	return tokens
 }
 
 // forfeit ends the lease, because the bucket said that it is void.
@@ -279,7 +336,7 @@ func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
-	terms := e.terms.Load()
+	terms := e.rated.Load()
 	l.counts.calls.Add(1)
 	g := l.source.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
 	if g.Err != nil {

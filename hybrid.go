@@ -37,8 +37,8 @@ type Limiter struct {
 	ids    atomic.Uint64 // made so far, each used for one lease of one entry in this process
 	prefix string        // of the ids, random
 
-	mu       sync.Mutex     // guards closed, and with it the order of Add and Wait of refills
-	closed   bool           // set by Close, never unset
+	mu       sync.Mutex     // orders closed, and Add and Wait of refills
+	closed   atomic.Bool    // set by Close under mu, never unset
 	refills  sync.WaitGroup // calls to the source
 	released chan struct{}  // closed when the first Close is done
 }
@@ -120,19 +120,21 @@ func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
 	if err := terms.Limit.CheckTokens(n); err != nil {
 		return limit.Result{}, err
 	}
-	if r, ok := terms.Limit.Constant(n, limit.Local); ok {
-		return r, nil
+	if terms.Limit.Rate == 0 {
+		return e.constant(ctx, n)
 	}
 	if n == 0 {
 		return e.peek(ctx)
 	}
 	l := e.limiter
-	if left, ok := e.balance.Take(int64(n), l.now); ok {
+	left, ok := e.balance.Take(int64(n), l.now)
+	if ok {
 		if mark := e.mark.Load(); left <= mark && left+int64(n) > mark {
 			e.prefetch()
 		}
 		return e.allowed(left), nil
 	}
+	l.lost(left)
 	if r, ok := e.refusal.Load().Denies(l.now(), int64(n)); ok {
 		return r, nil
 	}
@@ -143,7 +145,7 @@ func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
 func (l *Limiter) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed.Load() {
 		return false
 	}
 	l.refills.Add(1)
@@ -163,8 +165,7 @@ func (l *Limiter) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	l.mu.Lock()
-	first := !l.closed
-	l.closed = true
+	first := !l.closed.Swap(true)
 	l.mu.Unlock()
 	if !first {
 		select {
@@ -174,7 +175,6 @@ func (l *Limiter) Close(ctx context.Context) error {
 		return nil
 	}
 	defer close(l.released)
-	l.janitor.stop()
 	idle := make(chan struct{})
 	go func() { // ends with the calls that are out, each of which has a deadline
 		l.refills.Wait()
@@ -184,5 +184,5 @@ func (l *Limiter) Close(ctx context.Context) error {
 	case <-idle:
 	case <-ctx.Done():
 	}
-	return l.giveBackAll(ctx)
+	return l.giveBackAll(ctx, l.janitor.stop())
 }

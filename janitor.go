@@ -3,6 +3,8 @@ package hybrid
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,10 +54,11 @@ func (j *janitor) watch(e *entry) {
 	}
 }
 
-// stop ends the goroutine and waits for it; nothing is watched any more.
-func (j *janitor) stop() {
+// stop ends the goroutine and waits for it; nothing is watched any more. It returns the entries that were.
+func (j *janitor) stop() []*entry {
 	j.mu.Lock()
 	j.stopped = true
+	live := slices.Collect(maps.Keys(j.live))
 	quit, done := j.quit, j.done
 	j.quit, j.live = nil, nil
 	j.mu.Unlock()
@@ -63,6 +66,17 @@ func (j *janitor) stop() {
 		close(quit)
 		<-done
 	}
+	return live
+}
+
+// held is how many tokens all entries hold.
+func (j *janitor) held(now int64) (tokens int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for e := range j.live {
+		tokens += e.balance.Held(now)
+	}
+	return tokens
 }
 
 func (j *janitor) run(quit, done chan struct{}) {
@@ -97,11 +111,10 @@ func (j *janitor) sweep(quit chan struct{}) int {
 			e.sweep(now)
 			delete(j.live, e)
 		case e.gone.Load():
-			delete(j.live, e)
-			e.giveBack()
+			e.giveBack() // until nothing is left: a flight for the key may be that of the entry's successor
 		case tokens != w.tokens:
 			w.tokens, w.since = tokens, now
-		case now-w.since >= int64(e.terms.Load().Idle()):
+		case now-w.since >= int64(e.rated.Load().Idle()):
 			w.since = now // and again after that time, if it should fail
 			e.giveBack()
 		}
@@ -115,12 +128,10 @@ func (j *janitor) sweep(quit chan struct{}) int {
 // sweep ends the lease of an entry if its time is over.
 func (e *entry) sweep(now int64) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.lease.Open() && now >= e.deadline && e.balance.Tokens() > 0 {
-		// Only the tokens: a flight may be out that renews the lease, and then brings them back.
-		n := e.balance.Drain()
-		e.lease.GiveUp(n)
-		e.limiter.counts.expired.Add(n)
+	over := e.lease.Open() && now >= e.deadline && e.expireLocked() > 0
+	e.mu.Unlock()
+	if over {
+		e.giveBack() // the bucket keeps their place for some time yet
 	}
 }
 
@@ -139,10 +150,11 @@ func (l *Limiter) evicted(_ string, e *entry) {
 	}
 }
 
-// giveBackAll returns the tokens of all keys. No flight may be out.
-func (l *Limiter) giveBackAll(ctx context.Context) error {
+// giveBackAll returns the tokens of all keys, and of entries that the table has forgotten. What flights that are out
+// bring is void.
+func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
 	var reqs []lease.Request
-	for _, e := range l.keys.Values() {
+	for _, e := range slices.Concat(l.keys.Values(), forgotten) {
 		if req, ok := e.surrender(); ok {
 			reqs = append(reqs, req)
 		}
@@ -151,14 +163,12 @@ func (l *Limiter) giveBackAll(ctx context.Context) error {
 	lost := 0
 	for len(reqs) > 0 {
 		n := min(len(reqs), maxPipeline)
-		grants := make([]lease.Grant, n)
 		if err := ctx.Err(); err != nil {
 			failed, lost = err, lost+len(reqs)
 			break
 		}
 		l.counts.calls.Add(int64(n))
-		l.source.source.Acquire(ctx, reqs[:n], grants)
-		for _, g := range grants {
+		for _, g := range l.source.once(ctx, reqs[:n]) {
 			if g.Err != nil {
 				failed, lost = g.Err, lost+1
 				l.counts.failed.Add(1)
@@ -174,17 +184,20 @@ func (l *Limiter) giveBackAll(ctx context.Context) error {
 
 // surrender empties the entry and makes the request that says so.
 func (e *entry) surrender() (lease.Request, bool) {
-	e.refusal.Store(nil) // from now on the answer is ErrClosed
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.lease.Open() || e.limiter.now() >= e.deadline {
-		e.endLocked()
+	defer e.endLocked()  // an answer that is still under way is void
+	e.refusal.Store(nil) // from now on the answer is ErrClosed
+	switch now := e.limiter.now(); {
+	case !e.lease.Open() || e.deadline != 0 && now >= e.deadline+int64(afterlife):
 		return lease.Request{}, false
+	case now >= e.deadline:
+		e.expireLocked()
 	}
 	n := e.balance.Drain()
 	e.lease.GiveUp(n)
 	e.limiter.counts.returned.Add(n)
-	terms := e.terms.Load()
+	terms := e.rated.Load()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack}
 	e.lease.Ask(&req.Lease, 0, 0)
 	req.Lease.MaxLeased, req.Lease.Dry, req.Lease.TTL = terms.MaxLeased, terms.Dry, terms.TTL

@@ -1,6 +1,9 @@
 package hybrid
 
 import (
+	"context"
+	"time"
+
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -49,17 +52,53 @@ func (l *Limiter) SetLimit(lim limit.Limit) error {
 	return nil
 }
 
+// setTerms puts a limit in force.
+func (e *entry) setTerms(lim limit.Limit) {
+	terms := e.limiter.newTerms(lim)
+	if lim.Rate > 0 {
+		e.rated.Store(terms)
+	}
+	e.terms.Store(terms)
+}
+
 // renewTerms takes over the limit that is in force now. A bad answer of LimitFor leaves the last good one.
 func (e *entry) renewTerms() {
 	l := e.limiter
-	lim, err := l.limitFor(e.key)
-	if err != nil || lim == e.terms.Load().Limit {
-		return
+	changed := false
+	// Again until it is still in force after it was stored: two may be at it, and the one with the older limit must not
+	// be the last. Not for ever, should LimitFor never say the same twice.
+	for range 4 {
+		lim, err := l.limitFor(e.key)
+		if err != nil || lim == e.terms.Load().Limit {
+			break
+		}
+		e.setTerms(lim)
+		e.refusal.Store(nil)
+		changed = true
 	}
-	e.terms.Store(l.newTerms(lim))
-	e.refusal.Store(nil)
-	if lim.Rate > 0 && e.balance.Held(l.now()) > 0 {
+	if changed && e.balance.Held(l.now()) > 0 {
 		// What is held was lent under the old limit; what is more than the new one lends goes back.
 		e.giveBack()
 	}
+}
+
+// checkEvery is how often LimitFor is asked about keys that are Unlimited or Blocked. Others ask it when they ask Redis.
+const checkEvery = 100 * time.Millisecond
+
+// constant decides a request under a limit that needs no counting.
+func (e *entry) constant(ctx context.Context, n int) (limit.Result, error) {
+	l := e.limiter
+	if l.closed.Load() {
+		return limit.Result{}, limit.ErrClosed
+	}
+	if l.opts.LimitFor != nil {
+		now := l.now()
+		if last := e.checked.Load(); now-last >= int64(checkEvery) && e.checked.CompareAndSwap(last, now) {
+			if e.renewTerms(); e.terms.Load().Limit.Rate > 0 {
+				return e.allow(ctx, n)
+			}
+		}
+	}
+	r, _ := e.terms.Load().Limit.Constant(n, limit.Local)
+	return r, nil
 }

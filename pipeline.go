@@ -104,17 +104,49 @@ func (p *pipeline) send(calls []*call) {
 	for i, c := range calls {
 		reqs[i] = c.req
 	}
-	// A source that panics must not take the process down with it, nor leave its callers waiting.
-	defer func() {
-		if r := recover(); r != nil {
-			for i := range grants {
-				grants[i] = lease.Grant{Err: fmt.Errorf("%w: panic in the source: %v", limit.ErrUnavailable, r)}
-			}
-		}
+	defer func() { // whatever the source does to this goroutine
 		for i, c := range calls {
 			c.grant = grants[i]
 			close(c.done)
 		}
 	}()
+	p.acquire(ctx, reqs, grants)
+}
+
+// acquire asks the source. One that panics must not take the process down with it, nor leave its callers waiting; nor
+// is it an answer if it ends the goroutine, or forgets a grant.
+func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []lease.Grant) {
+	fail := func(format string, args ...any) {
+		err := fmt.Errorf("%w: "+format, append([]any{limit.ErrUnavailable}, args...)...)
+		for i := range grants {
+			grants[i] = lease.Grant{Err: err}
+		}
+	}
+	fail("the source ended without an answer")
+	defer func() {
+		if r := recover(); r != nil {
+			fail("panic in the source: %v", r)
+		}
+	}()
 	p.source.Acquire(ctx, reqs, grants)
+}
+
+// once sends requests apart from all others and waits for the grants, or until ctx ends.
+func (p *pipeline) once(ctx context.Context, reqs []lease.Request) []lease.Grant {
+	done := make(chan []lease.Grant, 1)
+	go func() {
+		grants := make([]lease.Grant, len(reqs))
+		p.acquire(ctx, reqs, grants)
+		done <- grants
+	}()
+	select {
+	case grants := <-done:
+		return grants
+	case <-ctx.Done():
+		grants := make([]lease.Grant, len(reqs))
+		for i := range grants {
+			grants[i].Err = fmt.Errorf("%w: %w", limit.ErrUnavailable, ctx.Err())
+		}
+		return grants
+	}
 }

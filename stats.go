@@ -10,6 +10,8 @@ import (
 
 // Stats are counts since the limiter was made, and what it holds now.
 type Stats struct {
+	// Terms are the conditions of leases in force for the limiter's own limit, after clamping.
+	Terms lease.Terms
 	// Keys is how many keys are remembered.
 	Keys int
 	// Calls is how many requests were sent to Redis, several of which may have shared a round trip; Failed is how
@@ -31,16 +33,21 @@ type counters struct {
 // Stats reads the counts. They are not taken at one instant.
 func (l *Limiter) Stats() Stats {
 	s := Stats{
+		Terms: *l.newTerms(*l.limit.Load()),
 		Keys:  l.keys.Len(),
 		Calls: l.counts.calls.Load(), Failed: l.counts.failed.Load(),
 		Leased: l.counts.leased.Load(), Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
 		RoundTrip: l.roundTrip().High(),
 	}
-	now := l.now()
-	for _, e := range l.keys.Values() {
-		s.Held += e.balance.Held(now)
-	}
+	s.Held = l.janitor.held(l.now())
 	return s
+}
+
+// lost counts tokens that a take has found too late; see Balance.Take.
+func (l *Limiter) lost(left int64) {
+	if left < 0 {
+		l.counts.expired.Add(-left)
+	}
 }
 
 // roundTrip is the estimate of the round trip; it does not change.

@@ -12,7 +12,7 @@ type Balance struct {
 }
 
 // Take spends n tokens if they are there and still valid when they are taken, and says how many are left; now reads
-// the clock.
+// the clock. If they were there and not valid any more they are gone all the same, and left is -n.
 //
 // The deadline is read before the tokens and the clock after them. The tokens may come from a newer lease than the
 // deadline, never from an older one, and they were taken before the clock was read, so if the clock is short of that
@@ -42,7 +42,10 @@ func (b *Balance) Take(n int64, now func() int64) (left int64, ok bool) {
 			}
 		}
 	}
-	return left, now() < deadline // else they are lost, as the rest of that lease
+	if now() >= deadline {
+		return -n, false // lost, as the rest of that lease
+	}
+	return left, true
 }
 
 // Held is how many tokens could be taken at the time now.

@@ -68,15 +68,16 @@ func classify(err error) class {
 	return unknown
 }
 
-// unavailable is the error that callers see.
-func unavailable(err error) error {
+// unavailable is the error that callers see. A refusal names the prefix, so that who reads it finds the keys; no text
+// names a key.
+func unavailable(prefix string, err error) error {
 	switch {
 	case errors.Is(err, limit.ErrUnavailable):
 		return err
 	case errors.Is(err, redis.ErrClosed):
 		return fmt.Errorf("%w: the client is closed: %w", limit.ErrUnavailable, err)
 	case classify(err) == refused:
-		return fmt.Errorf("%w: %w: %w", limit.ErrUnavailable, ErrRefused, err)
+		return fmt.Errorf("%w: %w under the prefix %q: %w", limit.ErrUnavailable, ErrRefused, prefix, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		// Our own time-out and nobody else's: callers tell theirs apart by errors.Is(err, context.DeadlineExceeded).
 		return fmt.Errorf("%w: no answer in time", limit.ErrUnavailable)

@@ -35,5 +35,5 @@ type fixedWindow struct{ limit limit.Limit }
 func (fixedWindow) suffix() string { return "fw1" }
 
 func (m fixedWindow) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	return decideWindow(ctx, c, fixedWindowScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, costs)
+	return decideWindow(ctx, c, fixedWindowScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, m.limit, costs)
 }

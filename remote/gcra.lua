@@ -73,6 +73,6 @@ reply[3], reply[4] = text(rus), text(rfr)
 if changed then
   local us, fr = sub(bus, bfr, rus, rfr)
   redis.call('SET', KEYS[1], text(now + us) .. ' ' .. text(fr))
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil((us + 1) / 1000)))
+  redis.call('PEXPIRE', KEYS[1], text(math.ceil((us + 1 + lag) / 1000)))
 end
 return reply

@@ -55,7 +55,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, 
 func (l *Limiter) send(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error) {
 	paid, err := l.mode.decide(ctx, l.conn, redisKey(l.opts.Prefix, key, l.mode.suffix()), costs)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, unavailable(l.opts.Prefix, err)
 	}
 	return paid, nil
 }
@@ -82,7 +82,7 @@ func (l *Limiter) reset(ctx context.Context, key string, f func(ctx context.Cont
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return unavailable(err)
+	return unavailable(l.opts.Prefix, err)
 }
 
 // appendCosts adds runs to the arguments of a script.
@@ -95,7 +95,7 @@ func appendCosts(args []any, costs []lease.Run) []any {
 
 // decideWindow runs one of the three window scripts, which have the same reply: tokens left before the call, and for
 // each run the requests admitted, the wait of a refused one and the time until all is available again.
-func decideWindow(ctx context.Context, c conn, s script, key string, args []any, costs []lease.Run) ([]lease.Paid, error) {
+func decideWindow(ctx context.Context, c conn, s script, key string, args []any, lim limit.Limit, costs []lease.Run) ([]lease.Paid, error) {
 	reply, err := c.run(ctx, s, key, appendCosts(args, costs))
 	if err != nil {
 		return nil, err
@@ -104,21 +104,28 @@ func decideWindow(ctx context.Context, c conn, s script, key string, args []any,
 	if err != nil {
 		return nil, err
 	}
+	if n[0] < 0 || n[0] > int64(lim.Rate) {
+		return nil, badReply("more left than the limit, or less than nothing")
+	}
 	left := int(n[0])
 	paid := make([]lease.Paid, len(costs))
 	for i, c := range costs {
-		admitted, wait, reset := int(n[1+3*i]), n[2+3*i], n[3+3*i]
-		if admitted < 0 || admitted > c.Count || admitted*c.Cost > left && c.Cost > 0 {
-			return nil, badReply("more admitted than asked for or left")
+		fit := c.Count
+		if c.Cost > 0 {
+			fit = min(fit, left/c.Cost)
+		}
+		wait, reset := n[2+3*i], n[3+3*i]
+		if n[1+3*i] != int64(fit) || wait < 0 || reset < 0 {
+			return nil, badReply("not what is left for the request")
 		}
 		p := &paid[i]
-		p.Cost, p.Admitted = c.Cost, admitted
+		p.Cost, p.Admitted = c.Cost, fit
 		p.Allowed = limit.Result{
 			Verdict:    limit.Verdict{Allowed: true, Origin: limit.Remote},
 			Remaining:  left - c.Cost,
 			ResetAfter: limit.Micros(reset),
 		}
-		left -= admitted * c.Cost
+		left -= fit * c.Cost
 		p.Denied = limit.Result{
 			Verdict:    limit.Verdict{Origin: limit.Remote},
 			Remaining:  left,

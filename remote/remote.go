@@ -82,13 +82,16 @@ func (o Options) complete(rdb Client) (Options, error) {
 	return o, nil
 }
 
-// isNil also finds a nil pointer inside the interface, such as a *redis.Client that was never set.
+// isNil also finds a nil inside the interface, such as a *redis.Client that was never set.
 func isNil(rdb Client) bool {
 	if rdb == nil {
 		return true
 	}
-	v := reflect.ValueOf(rdb)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	switch v := reflect.ValueOf(rdb); v.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.Slice:
+		return v.IsNil()
+	}
+	return false
 }
 
 // redisKey is where the state of a key lies: prefix{key}suffix. The prefix holds no brace, so that the first "{" and

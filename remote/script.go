@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/hybridlimit/hybrid/internal/flight"
 )
 
 // script is the source of a Lua script and the name that Redis knows it by.
@@ -96,13 +99,20 @@ func (c conn) run(ctx context.Context, s script, key string, args []any) ([]any,
 	}
 }
 
-// await runs f, but no longer than ctx.
+var errEnded = errors.New("remote: the client ended the goroutine of the call")
+
+// await runs f, but no longer than ctx. A panic of the client, or of somebody's hook on it, is an error: where f has a
+// goroutine of its own, nobody else could recover it.
 func (c conn) await(ctx context.Context, f func() error) error {
 	if !c.patient {
-		return f()
+		return flight.Guard(f)
 	}
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	go func() {
+		err := errEnded
+		defer func() { done <- err }()
+		err = flight.Guard(f)
+	}()
 	select {
 	case err := <-done:
 		return err
@@ -111,7 +121,7 @@ func (c conn) await(ctx context.Context, f func() error) error {
 	}
 }
 
-// remove deletes a key.
+// remove deletes a key. Errors are as the client gave them.
 func (c conn) remove(ctx context.Context, key string) error {
 	cmd := redis.NewIntCmd(ctx, "del", key)
 	return c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })

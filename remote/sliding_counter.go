@@ -37,5 +37,5 @@ func (slidingCounter) suffix() string { return "sc1" }
 func (m slidingCounter) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
 	unit := m.limit.CounterUnit()
 	args := []any{int64(m.limit.Period / unit), m.limit.Rate, unit.Microseconds()}
-	return decideWindow(ctx, c, slidingCounterScript, key, args, costs)
+	return decideWindow(ctx, c, slidingCounterScript, key, args, m.limit, costs)
 }

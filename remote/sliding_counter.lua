@@ -38,7 +38,9 @@ if h[1] or h[2] or h[3] or redis.call('EXISTS', KEYS[1]) == 1 then
   local s, C, B = tonumber(h[1] or ''), tonumber(h[2] or ''), tonumber(h[3] or '')
   if not (s and C and B) then return redis.error_reply('FOREIGN not a sliding counter of this version') end
   if s * unit > us + 5000000 then
-    c, b, changed = C, B, true -- the clock was set back: what was counted counts as if now, and fades from here
+    -- The clock was set back: what was counted counts as if now, and fades from here. All of it, up to the limit:
+    -- nobody knows how much of the older window had faded.
+    c, changed = math.max(C, math.min(C + B, limit)), true
   elseif s > now then
     lag, us, now, start, c, b = s * unit - us, s * unit, s, s, C, B -- a small correction: time stands still
   elseif s >= start then

@@ -42,5 +42,5 @@ type slidingLog struct{ limit limit.Limit }
 func (slidingLog) suffix() string { return "sl1" }
 
 func (m slidingLog) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	return decideWindow(ctx, c, slidingLogScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, costs)
+	return decideWindow(ctx, c, slidingLogScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, m.limit, costs)
 }

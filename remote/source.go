@@ -42,15 +42,53 @@ func (s *Source) Acquire(ctx context.Context, reqs []lease.Request, grants []lea
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
-	if len(reqs) == 1 {
-		grants[0] = askBucket(ctx, s.conn, s.key(&reqs[0]), &reqs[0])
-		return
+	var send []int // of the requests that can be sent
+	for i := range reqs {
+		if err := check(&reqs[i]); err != nil {
+			grants[i] = lease.Grant{Err: err}
+			continue
+		}
+		send = append(send, i)
 	}
-	s.acquireAll(ctx, reqs, grants)
+	switch len(send) {
+	case 0:
+	case 1:
+		grants[send[0]] = s.acquire(ctx, &reqs[send[0]])
+	default:
+		s.acquireAll(ctx, send, reqs, grants)
+	}
 }
 
-func (s *Source) key(req *lease.Request) string {
-	return redisKey(s.opts.Prefix, req.Key, tokenBucketSuffix)
+// check says why no bucket could answer the request.
+func check(req *lease.Request) error {
+	if err := req.Limit.Validate(); err != nil {
+		return err
+	}
+	if req.Limit.Rate < 1 {
+		return fmt.Errorf("%w: %v has no bucket to lease from", limit.ErrInvalid, req.Limit)
+	}
+	for _, c := range req.Costs {
+		if c.Cost < 0 || c.Count < 0 {
+			return fmt.Errorf("%w: a run is negative", limit.ErrInvalidTokens)
+		}
+	}
+	return req.Limit.Admit(req.Key, 0)
+}
+
+func (s *Source) key(key string) string { return redisKey(s.opts.Prefix, key, tokenBucketSuffix) }
+
+// acquire sends one request.
+func (s *Source) acquire(ctx context.Context, req *lease.Request) lease.Grant {
+	g, err := askBucket(ctx, s.conn, s.key(req.Key), req)
+	return s.grant(g, err)
+}
+
+// grant is g, or says why there is none.
+func (s *Source) grant(g lease.Grant, err error) lease.Grant {
+	if err != nil {
+		return lease.Grant{Err: unavailable(s.opts.Prefix, err)}
+	}
+	return g
 }
 
 // Reset makes the bucket of key full; see TokenBucket.Reset.
@@ -58,39 +96,54 @@ func (s *Source) Reset(ctx context.Context, key string, lim limit.Limit) error {
 	if s.err != nil {
 		return s.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-	defer cancel()
-	if err := resetBucket(ctx, s.conn, redisKey(s.opts.Prefix, key, tokenBucketSuffix), lim); err != nil {
-		return unavailable(err)
+	if err := check(&lease.Request{Key: key, Limit: lim}); err != nil {
+		return err
 	}
-	return nil
+	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	err := resetBucket(bounded, s.conn, s.key(key), lim)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return unavailable(s.opts.Prefix, err)
 }
 
-// acquireAll sends the requests in one pipeline. Those whose node did not know the script were not executed: they are
-// sent once more, on their own, because in a pipeline there is no falling back to EVAL.
-func (s *Source) acquireAll(ctx context.Context, reqs []lease.Request, grants []lease.Grant) {
+// acquireAll sends the requests of the given indices in one pipeline. Those whose node did not know the script were not
+// executed: they are sent once more, on their own, because in a pipeline there is no falling back to EVAL.
+func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Request, grants []lease.Grant) {
 	pipe := s.conn.rdb.Pipeline()
 	cmds := make([]command, len(reqs))
-	for i := range reqs {
-		cmds[i] = tokenBucketScript.call(ctx, "evalsha", s.key(&reqs[i]), bucketArgs(&reqs[i]))
+	for _, i := range send {
+		cmds[i] = tokenBucketScript.call(ctx, "evalsha", s.key(reqs[i].Key), bucketArgs(&reqs[i]))
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
-	err := s.conn.await(ctx, func() error {
+	failed := s.conn.await(ctx, func() error {
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if ctx.Err() != nil && err == ctx.Err() { // given up while the pipeline may still be filling the commands
-		for i := range grants {
+	if ctx.Err() != nil && failed == ctx.Err() { // given up while the pipeline may still be filling the commands
+		for _, i := range send {
 			grants[i] = lease.Grant{Err: fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, s.opts.Timeout)}
 		}
 		return
 	}
-	for i := range reqs {
+	for _, i := range send {
 		reply, err := cmds[i].Slice()
-		if err != nil && (classify(err) == noScript || classify(err) == notExecuted) {
-			reply, err = s.conn.run(ctx, tokenBucketScript, s.key(&reqs[i]), bucketArgs(&reqs[i]))
+		if failed != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
+			err = failed // the pipeline never came to this one
 		}
-		grants[i] = readGrant(reply, err, &reqs[i])
+		if err != nil && (classify(err) == noScript || classify(err) == notExecuted) {
+			grants[i] = s.acquire(ctx, &reqs[i])
+			continue
+		}
+		if err != nil {
+			grants[i] = s.grant(lease.Grant{}, err)
+			continue
+		}
+		grants[i] = s.grant(readGrant(reply, &reqs[i]))
 	}
 }
 

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	_ "embed"
+	"slices"
 
 	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/lease"
@@ -52,17 +53,20 @@ type tokenBucket struct{ limit limit.Limit }
 func (tokenBucket) suffix() string { return tokenBucketSuffix }
 
 func (m tokenBucket) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	g := askBucket(ctx, c, key, &lease.Request{Limit: m.limit, Costs: costs})
-	if g.Err != nil {
-		return nil, g.Err
+	g, err := askBucket(ctx, c, key, &lease.Request{Limit: m.limit, Costs: costs})
+	if err != nil {
+		return nil, err
 	}
 	return g.Pay(m.limit, costs, 0), nil
 }
 
 // askBucket runs the script for one request.
-func askBucket(ctx context.Context, c conn, key string, req *lease.Request) lease.Grant {
+func askBucket(ctx context.Context, c conn, key string, req *lease.Request) (lease.Grant, error) {
 	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(req))
-	return readGrant(reply, err, req)
+	if err != nil {
+		return lease.Grant{}, err
+	}
+	return readGrant(reply, req)
 }
 
 // resetBucket runs the script that makes a bucket full.
@@ -84,49 +88,69 @@ func bucketArgs(req *lease.Request) []any {
 	return appendCosts(args, req.Costs)
 }
 
-// The fixed part of the reply.
-const bucketReply = 11
+const (
+	// bucketReply is how many numbers come before those of the runs.
+	bucketReply = 11
+	// maxExact is the largest integer in the sums of a script.
+	maxExact = 1 << 53
+)
 
-// readGrant reads the reply to bucketArgs, or turns the error of the call into that of the grant.
-func readGrant(reply []any, err error, req *lease.Request) lease.Grant {
-	if err != nil {
-		return lease.Grant{Err: unavailable(err)}
-	}
-	costs := req.Costs
+// readGrant reads the reply to bucketArgs. Whatever no bucket answers to this request is an error: a token more than
+// was asked for would be spent.
+func readGrant(reply []any, req *lease.Request) (lease.Grant, error) {
+	costs, h := req.Costs, &req.Lease
 	if len(reply) == bucketReply {
 		costs = nil // stale or reset: nothing was decided
 	}
 	n, err := integers(reply, bucketReply+len(costs))
 	if err != nil {
-		return lease.Grant{Err: err}
+		return lease.Grant{}, err
 	}
 	g := lease.Grant{
 		Status: lease.Status(n[0]), Now: n[1], Lag: limit.Micros(n[2]), Epoch: n[3], Granted: n[4], Expiry: n[5],
 		Level: n[6], Frac: n[7], Lent: n[8], Holders: int(n[9]), Scarce: n[10] == 1,
 	}
 	decided := g.Status == lease.OK || g.Status == lease.Loss
+	period := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds()).Micros
 	switch {
 	case n[0] < 0 || n[0] > int64(lease.Loss):
-		return lease.Grant{Err: badReply("unknown status")}
-	case decided && len(costs) != len(req.Costs) || !decided && req.Lease.ID == "":
-		return lease.Grant{Err: badReply("status and costs do not fit")}
-	case decided && (g.Granted < req.Lease.Used+req.Lease.Held || g.Granted > req.Lease.Used+max(req.Lease.Held, req.Lease.Want)):
-		return lease.Grant{Err: badReply("more granted than asked for")}
+		return lease.Grant{}, badReply("unknown status")
+	case decided != (len(costs) == len(req.Costs)) && len(req.Costs) > 0 || !decided && h.ID == "":
+		return lease.Grant{}, badReply("status and costs do not fit")
+	case n[2] < 0 || n[6] < -maxExact || n[6] > maxExact || n[7] < 0 || n[7] >= period || n[8] < 0 || n[9] < 0:
+		return lease.Grant{}, badReply("not a bucket")
+	case decided && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
+		return lease.Grant{}, badReply("more granted than asked for")
 	}
-	if g.Admitted, err = readAdmitted(n[bucketReply:], costs); err != nil {
-		return lease.Grant{Err: err}
+	if decided {
+		lent := g.Granted - h.Used - h.Held
+		if g.Admitted, err = readAdmitted(n[bucketReply:], req.Limit, costs, g.Level+lent); err != nil {
+			return lease.Grant{}, err
+		}
 	}
-	return g
+	return g, nil
 }
 
-// readAdmitted reads how many of each run were admitted.
-func readAdmitted(n []int64, costs []lease.Run) ([]int, error) {
+// readAdmitted reads how many of each run were admitted, level being what they left: going back from there, each run
+// must have got what the level before it paid for.
+func readAdmitted(n []int64, lim limit.Limit, costs []lease.Run, level int64) ([]int, error) {
+	burst := int64(lim.Burst)
 	admitted := make([]int, len(costs))
-	for i, c := range costs {
-		if n[i] < 0 || n[i] > int64(c.Count) {
-			return nil, badReply("more admitted than asked for")
+	for i, c := range slices.Backward(costs) {
+		cost, count := int64(c.Cost), int64(c.Count)
+		switch {
+		case n[i] < 0 || n[i] > count || level > burst:
+			return nil, badReply("more admitted than asked for, or more left than the burst")
+		case n[i] < count && (level >= cost || cost == 0):
+			return nil, badReply("refused what was left")
+		case cost > 0 && n[i] > (burst-level)/cost:
+			return nil, badReply("more admitted than the burst")
 		}
+		level += n[i] * cost
 		admitted[i] = int(n[i])
+	}
+	if level > burst {
+		return nil, badReply("more left than the burst")
 	}
 	return admitted, nil
 }

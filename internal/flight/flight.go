@@ -9,6 +9,7 @@ package flight
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -76,7 +77,12 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 	g.mu.Lock()
 	b, run, i, opened := g.joinLocked(key, cost)
 	g.mu.Unlock()
-	if opened {
+	switch {
+	case opened && ctx.Done() == nil:
+		// This caller waits in any case, so it may as well see to the call itself: handing it to another goroutine
+		// and back costs a third of a round trip on loopback.
+		g.fly(key, b, send)
+	case opened:
 		go g.fly(key, b, send)
 	}
 	select {
@@ -152,7 +158,7 @@ func (g *Group) fly(key string, b *batch, send Send) {
 	defer g.drop(key, b)
 	defer timer.Stop()
 	// In case send ends this goroutine (runtime.Goexit, as t.FailNow does): nobody may wait for ever.
-	defer b.settle(nil, fmt.Errorf("%w: the call ended without an answer", limit.ErrUnavailable))
+	defer b.settle(nil, errEnded)
 	for !b.settled() {
 		g.flights.Do(key, func() (any, error) {
 			g.sendOldest(key, send)
@@ -167,15 +173,34 @@ func (g *Group) sendOldest(key string, send Send) {
 	if b == nil {
 		return
 	}
-	// singleflight would raise a panic again in every goroutine that joined and so take the process down.
-	defer func() {
-		if r := recover(); r != nil {
-			b.settle(nil, fmt.Errorf("%w: panic in the call: %v", limit.ErrUnavailable, r))
-		}
-	}()
 	ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
 	defer cancel()
-	b.settle(send(ctx, key, b.costs))
+	// Again for the end of this goroutine, which need not be that of b.
+	defer b.settle(nil, errEnded)
+	var paid []lease.Paid
+	// singleflight would raise a panic again in every goroutine that joined and so take the process down.
+	err := Guard(func() (err error) {
+		paid, err = send(ctx, key, b.costs)
+		return err
+	})
+	b.settle(paid, err)
+}
+
+var errEnded = fmt.Errorf("%w: the call ended without an answer", limit.ErrUnavailable)
+
+// Guard runs f, and returns a panic in it as an error that wraps limit.ErrUnavailable. The error says what only runtime
+// errors say: anything else might hold a key.
+func Guard(f func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case runtime.Error:
+			err = fmt.Errorf("%w: panic in the call: %w", limit.ErrUnavailable, r)
+		default:
+			err = fmt.Errorf("%w: panic in the call: a %T", limit.ErrUnavailable, r)
+		}
+	}()
+	return f()
 }
 
 // cut takes the oldest batch of the key whose callers still wait; from here on its costs do not change.

@@ -51,7 +51,7 @@ type Terms struct {
 	Fixed int64
 	// MaxLeased is how many tokens all processes together may hold, and Slack by how many the bound may be exceeded.
 	MaxLeased, Slack int64
-	// Dry is the level, 2*Rate*Tau, below which the bucket counts as dry.
+	// Dry is the level below which the bucket counts as dry: what the rate brings in 2*Tau.
 	Dry int64
 }
 
@@ -83,13 +83,21 @@ func NewTerms(lim limit.Limit, t Tuning) Terms {
 		Limit: lim, Tau: tau, TTL: ttl,
 		MaxLeased: int64(t.MaxLeased * float64(lim.Burst)),
 		Slack:     int64(t.Slack * float64(lim.Burst)),
-		Dry:       int64(math.Ceil(2 * perSecond(lim) * tau.Seconds())),
+		Dry:       dry(lim, tau),
 	}
 	if t.Size > 0 {
 		terms.MaxLeased = max(1, terms.MaxLeased)
 		terms.Fixed = min(int64(t.Size), terms.MaxLeased)
 	}
 	return terms
+}
+
+// dry is what the rate brings in 2*tau, or between two calls of a process that holds off, whichever is more: else such a
+// process would find the bucket not dry, and have to ask once more to hear that it is. But no more than an eighth of
+// the burst for that.
+func dry(lim limit.Limit, tau time.Duration) int64 {
+	paced := min(perSecond(lim)*minPace.Seconds(), float64(lim.Burst)/8)
+	return int64(math.Ceil(max(2*perSecond(lim)*tau.Seconds(), paced)))
 }
 
 // perSecond is the rate of a limit in tokens per second.
@@ -102,14 +110,23 @@ func Life(ttl time.Duration) time.Duration {
 }
 
 const (
-	// minLeased is how many tokens a key must use in Tau for a lease to be worth it.
+	// minLeased is the smallest lease that saves a call.
 	minLeased = 2
-	// headroom is for demand that is not even.
-	headroom = 1.25
+	// A lease is worth it for a key that needs so many tokens in Tau. Fewer, and the estimate is mostly chance: many
+	// processes that now and then lease a few tokens which they then do not need keep them from those that do.
+	worthLeasing = 6
+	// manyCalls a second are too many to ask each time, however short Tau is.
+	manyCalls = 50
+	// headroom is for demand that is not even. The next lease is asked for when a quarter is left, see Mark, so with
+	// 4/3 a lease lasts Tau.
+	headroom = 4.0 / 3
 )
 
 // Want is how many tokens a process with the given demand wants to hold after its next call, when it holds held tokens
 // now. 0 means that leasing is not worth it: the bucket decides each batch of callers.
+//
+// A process that comes back from a refusal wants to get by until it may ask again. Else a key under flood would cost two
+// or three calls each time: one that gets a little, and one to hear that there is no more.
 func (t Terms) Want(d *Demand, rtt *RTT, held, now int64) int64 {
 	if rtt.High() >= Life(t.TTL) {
 		return 0 // it would be over before it came
@@ -120,9 +137,15 @@ func (t Terms) Want(d *Demand, rtt *RTT, held, now int64) int64 {
 	if rtt.High() > t.TTL/10 {
 		return 0
 	}
+	doubled := d.doubled(now)
 	need := d.PerSecond() * t.Tau.Seconds()
-	want := max(int64(math.Ceil(need*headroom)), d.doubled(now))
-	if want < minLeased || need < minLeased && d.doubled(now) == 0 {
+	worth := need >= worthLeasing || d.steady >= manyCalls || doubled > 0
+	want := int64(math.Ceil(need * headroom))
+	if paced := d.PerSecond() * max(t.Tau, minPace).Seconds(); d.paced(now) && paced >= 1 {
+		want, worth = max(int64(math.Ceil(paced*headroom)), minLeased), true
+	}
+	want = max(want, doubled)
+	if !worth || want < minLeased {
 		return 0
 	}
 	return min(want, t.MaxLeased)

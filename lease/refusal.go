@@ -68,8 +68,8 @@ func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
 		return limit.Result{}, false
 	}
 	level := r.level.After(r.rate, r.burst, (now-r.at)/1000)
-	// Not before the refusal ends: until then this process does not ask.
-	hold := time.Duration(r.until - now).Round(time.Microsecond)
+	// Not before the refusal ends: until then this process does not ask. Rounded up, or who waits so long is early.
+	hold := time.Duration(r.until - now + 999).Truncate(time.Microsecond)
 	return limit.Result{
 		Verdict:    limit.Verdict{Origin: limit.Local},
 		Remaining:  int(max(0, level.N)),

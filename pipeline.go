@@ -3,6 +3,7 @@ package hybrid
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,6 +62,13 @@ func (p *pipeline) do(ctx context.Context, req lease.Request) lease.Grant {
 	case <-c.done:
 		return c.grant
 	case <-ctx.Done():
+		// Nobody waits for it any more. If it was not sent yet it never is: it would charge tokens for callers who
+		// were told that there is no answer, and while Redis is away there would be ever more like it.
+		p.mu.Lock()
+		if i := slices.Index(p.queue, c); i >= 0 {
+			p.queue = slices.Delete(p.queue, i, i+1)
+		}
+		p.mu.Unlock()
 		return lease.Grant{Err: fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, p.timeout)}
 	}
 }
@@ -83,8 +91,8 @@ func (p *pipeline) cutLocked() []*call {
 		return nil
 	}
 	p.out++
-	calls := p.queue[:n:n]
-	p.queue = p.queue[n:]
+	calls := slices.Clone(p.queue[:n])
+	p.queue = slices.Delete(p.queue, 0, n)
 	return calls
 }
 

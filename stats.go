@@ -80,10 +80,10 @@ func (l *Limiter) describe(t *lease.Terms) string {
 	case l.opts.Exact:
 		return fmt.Sprintf("%v, exact", t.Limit)
 	}
-	size := "by demand"
+	size := "sized by demand"
 	if t.Fixed > 0 {
-		size = fmt.Sprint(t.Fixed)
+		size = fmt.Sprintf("of %d tokens", t.Fixed)
 	}
-	return fmt.Sprintf("%v, leases of %s for %v, sized for %v, at most %d tokens lent, slack %d, dry below %d",
+	return fmt.Sprintf("%v, leases %s for %v, sized for %v, at most %d tokens lent, slack %d, dry below %d",
 		t.Limit, size, t.TTL, t.Tau, t.MaxLeased, t.Slack, t.Dry)
 }

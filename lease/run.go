@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"math"
+
 	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -14,10 +16,13 @@ type Run struct {
 	Count int
 }
 
-// Total is the sum of the costs of all requests.
+// Total is the sum of the costs of all requests; it saturates.
 func Total(costs []Run) int64 {
 	var n int64
 	for _, c := range costs {
+		if c.Count > 0 && int64(c.Cost) > (math.MaxInt64-n)/int64(c.Count) {
+			return math.MaxInt64
+		}
 		n += int64(c.Cost) * int64(c.Count)
 	}
 	return n

@@ -9,12 +9,9 @@
 
 local function text(x) return string.format('%.0f', x) end
 
-local s = redis.call('HMGET', KEYS[1], 't', 'e', 'y')
+local s = redis.pcall('HMGET', KEYS[1], 't', 'e', 'y')
 local t, e, y = tonumber(s[1] or ''), tonumber(s[2] or ''), tonumber(s[3] or '0')
-if not (t and e) then
-  if redis.call('EXISTS', KEYS[1]) == 1 then return redis.error_reply('FOREIGN not a token bucket of this version') end
-  return {'0'}
-end
+if s.err or not (t and e) then return {text(redis.call('DEL', KEYS[1]))} end -- nothing, or nothing of ours
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local lag = math.max(0, t - now)

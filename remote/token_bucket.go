@@ -122,35 +122,49 @@ func readGrant(reply []any, req *lease.Request) (lease.Grant, error) {
 	case decided && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
 		return lease.Grant{}, badReply("more granted than asked for")
 	}
-	if decided {
-		lent := g.Granted - h.Used - h.Held
-		if g.Admitted, err = readAdmitted(n[bucketReply:], req.Limit, costs, g.Level+lent); err != nil {
-			return lease.Grant{}, err
-		}
+	if !decided {
+		g.Admitted = []int{}
+		return g, nil
 	}
-	return g, nil
+	if g.Admitted, err = readAdmitted(n[bucketReply:], costs); err != nil {
+		return lease.Grant{}, err
+	}
+	if h.ID == "" { // else what was lent came out of the level too
+		err = checkAdmitted(g.Admitted, req.Limit, costs, g.Level)
+	}
+	return g, err
 }
 
-// readAdmitted reads how many of each run were admitted, level being what they left: going back from there, each run
-// must have got what the level before it paid for.
-func readAdmitted(n []int64, lim limit.Limit, costs []lease.Run, level int64) ([]int, error) {
-	burst := int64(lim.Burst)
+// readAdmitted reads how many of each run were admitted.
+func readAdmitted(n []int64, costs []lease.Run) ([]int, error) {
 	admitted := make([]int, len(costs))
-	for i, c := range slices.Backward(costs) {
-		cost, count := int64(c.Cost), int64(c.Count)
-		switch {
-		case n[i] < 0 || n[i] > count || level > burst:
-			return nil, badReply("more admitted than asked for, or more left than the burst")
-		case n[i] < count && (level >= cost || cost == 0):
-			return nil, badReply("refused what was left")
-		case cost > 0 && n[i] > (burst-level)/cost:
-			return nil, badReply("more admitted than the burst")
+	for i, c := range costs {
+		if n[i] < 0 || n[i] > int64(c.Count) {
+			return nil, badReply("more admitted than asked for")
 		}
-		level += n[i] * cost
 		admitted[i] = int(n[i])
 	}
-	if level > burst {
-		return nil, badReply("more left than the burst")
-	}
 	return admitted, nil
+}
+
+// checkAdmitted says what is wrong with the requests admitted, level being what they left: going back from there, each
+// run must have got what the level before it paid for.
+func checkAdmitted(admitted []int, lim limit.Limit, costs []lease.Run, level int64) error {
+	burst := int64(lim.Burst)
+	for i, c := range slices.Backward(costs) {
+		n, cost := int64(admitted[i]), int64(c.Cost)
+		switch {
+		case level > burst:
+			return badReply("more left than the burst")
+		case n < int64(c.Count) && (level >= cost || cost == 0):
+			return badReply("refused what was left")
+		case cost > 0 && n > (burst-level)/cost:
+			return badReply("more admitted than the burst")
+		}
+		level += n * cost
+	}
+	if level > burst {
+		return badReply("more left than the burst")
+	}
+	return nil
 }

@@ -183,8 +183,10 @@ if id ~= '' then
   if entry then q, g, u, w, at = split(entry) end
   if entry and seq <= q then
     status = 1 -- late or repeated: a newer request was taken already
-  elseif known and not entry and now >= expiry then
-    status = 1 -- late, for a lease that has ended: nothing was lost, and nothing is left of it
+  elseif known and now >= expiry and (not entry or epoch ~= e or used + held > g) then
+    -- The lease has ended: nothing was lost, and nothing is left of it. If there is an entry all the same, a late copy of
+    -- the first request has made it.
+    status = 1
   elseif known and epoch ~= e and z == 1 then
     status = 2
   end

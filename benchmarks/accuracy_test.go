@@ -71,9 +71,7 @@ func BenchmarkAccuracy(b *testing.B) {
 				b.ReportMetric(float64(w.scripts.Load()-scripts)/float64(sum.offered), "redis-calls/decision")
 			}
 			for _, l := range limiters {
-				if err := closeLimiter(l); err != nil {
-					b.Error(err)
-				}
+				closeLimiter(b, l)
 			}
 		})
 	}

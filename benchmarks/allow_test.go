@@ -77,9 +77,7 @@ func BenchmarkAllow(b *testing.B) {
 					})
 				}
 			}
-			if err := closeLimiter(s.limiter); err != nil {
-				b.Error(err)
-			}
+			closeLimiter(b, s.limiter)
 		})
 	}
 }

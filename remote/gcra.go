@@ -68,7 +68,7 @@ func (m gcra) decide(ctx context.Context, c conn, key string, costs []lease.Run)
 	if err != nil {
 		return nil, err
 	}
-	if n[1] < 0 || n[2] < 0 || n[3] < 0 || n[3] >= m.rate.Tokens {
+	if n[1] < 0 || n[1] > maxLag || n[2] < 0 || n[3] < 0 || n[3] >= m.rate.Tokens {
 		return nil, badReply("not a room")
 	}
 	// The room left is the level of a bucket, in another unit.

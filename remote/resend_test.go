@@ -149,14 +149,15 @@ func TestTIME02_LostReply(t *testing.T) {
 			redistest.Each(t, origin, func(t *testing.T, b *redistest.Backend) {
 				t.Parallel()
 				proxy := redistest.NewProxy(t, b.Addr())
-				rdb := b.NewClient(t, through(proxy), func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond })
-				source := remote.NewSource(rdb, remote.Options{Prefix: "source:", Timeout: patience})
+				rdb := b.NewClient(t, through(proxy), func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond })
+				lossy := remote.NewSource(rdb, remote.Options{Prefix: "source:", Timeout: patience})
+				source := remote.NewSource(b.Client, remote.Options{Prefix: "source:", Timeout: patience})
 				lim := limit.Limit{Rate: 10, Period: 10_000 * time.Second, Burst: 10}
 				for _, m := range allModes {
-					r := startWith(t, b, rdb, m, lim, remote.Options{Timeout: patience})
+					r := start(t, b, m, lim)
 					r.ask(0)
 					lose(proxy)
-					_, err := r.Allow(ctx, "k")
+					_, err := startWith(t, b, rdb, m, lim, remote.Options{Timeout: patience}).Allow(ctx, "k")
 					if name != "nothing" && (!errors.Is(err, limit.ErrUnavailable) || errors.Is(err, remote.ErrRefused)) {
 						t.Errorf("%s: %v, want ErrUnavailable", m.name, err)
 					}
@@ -171,7 +172,7 @@ func TestTIME02_LostReply(t *testing.T) {
 					source.Acquire(ctx, reqs, grants)
 					reqs = requests(lim, keys, 2)
 					lose(proxy)
-					source.Acquire(ctx, reqs, grants)
+					lossy.Acquire(ctx, reqs, grants)
 					for i, g := range grants {
 						if name != "nothing" && !errors.Is(g.Err, limit.ErrUnavailable) {
 							t.Errorf("grant %d of %d: %+v, want ErrUnavailable", i, keys, g)
@@ -367,14 +368,13 @@ func TestPartOfAPipelineIsSentAgain(t *testing.T) {
 	redistest.Each(t, origin, func(t *testing.T, b *redistest.Backend) {
 		rdb := b.NewClient(t)
 		var on atomic.Bool
-		on.Store(true)
 		rdb.AddHook(spoil{&on})
 		source := remote.NewSource(rdb, remote.Options{Timeout: patience})
 		grants := make([]lease.Grant, 5)
 		source.Acquire(ctx, requests(per(10, 1000), 5, 0), grants)
 		on.Store(true)
 		source.Acquire(ctx, requests(per(10, 1000), 5, 1), grants)
-
+		on.Store(false)
 		for i, g := range grants {
 			switch {
 			case i == 3: // the reply was lost

@@ -91,8 +91,10 @@ func bucketArgs(req *lease.Request) []any {
 const (
 	// bucketReply is how many numbers come before those of the runs.
 	bucketReply = 11
-	// maxExact is the largest integer in the sums of a script.
+	// maxExact is the largest integer in the sums of a script, and maxLag the most that a script takes for a small
+	// step back of the clock, in microseconds.
 	maxExact = 1 << 53
+	maxLag   = 5_000_000
 )
 
 // readGrant reads the reply to bucketArgs. Whatever no bucket answers to this request is an error: a token more than
@@ -117,7 +119,7 @@ func readGrant(reply []any, req *lease.Request) (lease.Grant, error) {
 		return lease.Grant{}, badReply("unknown status")
 	case decided != (len(costs) == len(req.Costs)) && len(req.Costs) > 0 || !decided && h.ID == "":
 		return lease.Grant{}, badReply("status and costs do not fit")
-	case n[2] < 0 || n[6] < -maxExact || n[6] > maxExact || n[7] < 0 || n[7] >= period || n[8] < 0 || n[9] < 0:
+	case n[2] < 0 || n[2] > maxLag || n[6] < -maxExact || n[6] > maxExact || n[7] < 0 || n[7] >= period || n[8] < 0 || n[9] < 0:
 		return lease.Grant{}, badReply("not a bucket")
 	case decided && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
 		return lease.Grant{}, badReply("more granted than asked for")

@@ -1,0 +1,139 @@
+package remote_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/hybridlimit/hybrid/internal/redistest"
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+	"github.com/hybridlimit/hybrid/remote"
+)
+
+// rights are the commands that an ACL user needs for each mode, beside the keys ~hybrid:*. They are the least: without
+// any one of them some call fails. EVAL is for a server that does not know the script yet, DEL for Reset.
+var rights = []struct {
+	mode     mode
+	commands string
+}{
+	{tokenBucket, "evalsha eval time hmget exists hset pexpire del"}, // also for leases
+	{gcra, "evalsha eval time get set pexpire del"},
+	{fixedWindow, "evalsha eval time hmget exists hset pexpire pttl del"},
+	{slidingLog, "evalsha eval time zrange zcount zcard zremrangebyscore zadd pexpire del"},
+	{slidingCounter, "evalsha eval time hmget exists hset pexpire del"},
+}
+
+// user makes an ACL user with these commands and returns a client that logs in as it.
+func user(t *testing.T, srv *redistest.Server, admin *redis.Client, name string, rules ...string) *redis.Client {
+	t.Helper()
+	args := []any{"acl", "setuser", name, "reset", "on", ">pw", "~hybrid:*"}
+	for _, r := range rules {
+		args = append(args, r)
+	}
+	if err := admin.Do(ctx, args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return srv.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "pw" })
+}
+
+func allowing(commands string) []string {
+	var rules []string
+	for c := range strings.FieldsSeq(commands) {
+		rules = append(rules, "+"+c)
+	}
+	return rules
+}
+
+// everything is what a mode can be asked for, on a server that knows no scripts.
+func everything(admin *redis.Client, m mode, rdb *redis.Client) error {
+	if err := errors.Join(admin.FlushAll(ctx).Err(), admin.ScriptFlush(ctx).Err()); err != nil {
+		return err
+	}
+	l, err := m.make(rdb, per(5, 60), remote.Options{Timeout: patience})
+	if err != nil {
+		return err
+	}
+	for _, n := range []int{0, 1, 4, 1, 0} {
+		if _, err := l.AllowN(ctx, "k", n); err != nil {
+			return err
+		}
+	}
+	if m.name == tokenBucket.name {
+		grants := make([]lease.Grant, 2)
+		remote.NewSource(rdb, remote.Options{Timeout: patience}).Acquire(ctx, requests(per(5, 60), 2, 1), grants)
+		for _, g := range grants {
+			if g.Err != nil {
+				return g.Err
+			}
+		}
+	}
+	return l.Reset(ctx, "k")
+}
+
+func TestREDIS06_Rights(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	admin := srv.Client(t)
+	for _, tt := range rights {
+		rdb := user(t, srv, admin, "exact", allowing(tt.commands)...)
+		if err := everything(admin, tt.mode, rdb); err != nil {
+			t.Errorf("%s with %s: %v", tt.mode.name, tt.commands, err)
+		}
+		for missing := range strings.FieldsSeq(tt.commands) {
+			fewer := user(t, srv, admin, "fewer", append(allowing(tt.commands), "-"+missing)...)
+			err := everything(admin, tt.mode, fewer)
+			if !errors.Is(err, limit.ErrUnavailable) || !errors.Is(err, remote.ErrRefused) || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't run this command") {
+				t.Errorf("%s without %s: %v; want ErrRefused for missing rights", tt.mode.name, missing, err)
+			}
+		}
+	}
+}
+
+func TestREDIS06_MissingRightsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	admin := srv.Client(t)
+	for _, rules := range [][]string{{"+@read", "+@write"}, {"+@read", "+@write", "+evalsha"}, {"resetkeys", "~other:*", "+@all"}} {
+		rdb := user(t, srv, admin, "u", rules...)
+		tap := attach(rdb)
+		for _, m := range allModes {
+			if err := admin.ScriptFlush(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+			l, err := m.make(rdb, per(5, 60), remote.Options{Timeout: patience})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := l.Allow(ctx, "k")
+			if !errors.Is(err, limit.ErrUnavailable) || !errors.Is(err, remote.ErrRefused) || got != (limit.Result{}) {
+				t.Errorf("%s with %v: %+v, %v; want ErrRefused", m.name, rules, got, err)
+			}
+			// EVALSHA, and EVAL if that was allowed and answered NOSCRIPT.
+			most := 1
+			if slices.Contains(rules, "+evalsha") {
+				most = 2
+			}
+			if n := tap.sent(); n > most {
+				t.Errorf("%s with %v: sent %d times, want at most %d", m.name, rules, n, most)
+			}
+		}
+	}
+	// No password at all.
+	if err := admin.ConfigSet(ctx, "requirepass", "pw").Err(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := srv.Client(t)
+	for _, m := range allModes {
+		l, err := m.make(rdb, per(5, 60), remote.Options{Timeout: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Allow(ctx, "k"); !errors.Is(err, remote.ErrRefused) {
+			t.Errorf("%s without a password: %v, want ErrRefused", m.name, err)
+		}
+	}
+}

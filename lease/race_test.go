@@ -5,4 +5,4 @@ package lease_test
 import "time"
 
 // simulated is how long a load lasts in virtual time. The race detector has nothing to find in a simulation.
-const simulated = 10 * time.Second
+const simulated = 30 * time.Second

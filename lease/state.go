@@ -44,9 +44,10 @@ func (s *State) Ask(h *Holding, held, want int64) {
 func (s *State) Accept(g *Grant) (in int64) {
 	in = g.Granted - s.in
 	s.in = g.Granted
-	s.epoch = g.Epoch
+	// A bucket that has written nothing down about the lease will not know it the next time either. If it were told of
+	// an epoch then, it would take the lease for one that has ended.
 	if g.Expiry != 0 {
-		s.expiry = g.Expiry
+		s.epoch, s.expiry = g.Epoch, g.Expiry
 	}
 	return in
 }

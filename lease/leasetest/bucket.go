@@ -347,8 +347,8 @@ func (c *call) settle() lease.Status {
 	switch {
 	case found && h.Seq <= e.Seq && c.bug != noFence:
 		return lease.Stale // late or repeated
-	case told && !found && c.now >= c.expiry:
-		return lease.Stale // the lease has ended
+	case told && c.now >= c.expiry && (!found || lost || h.Used+h.Held > e.Granted):
+		return lease.Stale // the lease has ended, and an entry is that of a late copy of the first request
 	case lost && c.state.Mark == MarkReset:
 		return lease.Reset
 	}

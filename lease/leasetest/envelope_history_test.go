@@ -57,6 +57,8 @@ func playUntil(n int, change func(*plan), b bug, judge func(n uint64, h *history
 func TestHistories(t *testing.T) {
 	n := count(20_000)
 	worst, steps, admissions := map[int64]int64{}, 0, 0
+	var moved tally
+	var held int64
 	playAll(n, nil, noBug, func(i uint64, h *history) {
 		w := h.envelope.Worst(h.plan.lim)
 		if h.err != nil {
@@ -68,10 +70,22 @@ func TestHistories(t *testing.T) {
 		if old, ok := worst[h.plan.slack]; !ok || w.Excess > old {
 			worst[h.plan.slack] = w.Excess
 		}
+		m := h.bucket.moved
+		moved.lent += m.lent
+		moved.found += m.found
+		moved.used += m.used
+		moved.returned += m.returned
+		moved.expired += m.expired
+		held += h.bucket.state.Lent()
 		steps += h.events
 		admissions += h.envelope.Len()
 	})
 	t.Logf("%d histories, %d events, %d admissions: worst excess by slack %v", n, steps, admissions, worst)
+	t.Logf("%d tokens were lent, %d more found lent: %d used + %d given back + %d expired + %d still out",
+		moved.lent, moved.found, moved.used, moved.returned, moved.expired, held)
+	if moved.lent+moved.found != moved.used+moved.returned+moved.expired+held {
+		t.Error("tokens were made or lost")
+	}
 }
 
 // Each rule that is broken here would be missed: the envelope finds out.

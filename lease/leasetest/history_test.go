@@ -236,14 +236,26 @@ func (p *process) forget() {
 	p.takes = nil
 }
 
+// expire throws away tokens whose time is over. It may count them as used, or give them back with the next request; and
+// if it does not come to that, the answer to a request that is under way may renew them.
+func (p *process) expire() {
+	switch h := p.h; h.rng.IntN(3) {
+	case 0:
+		p.tokens = 0
+	case 1:
+		p.state.GiveUp(p.held())
+		p.tokens = 0
+	}
+}
+
 // ask sends the next request; want is how many tokens the process wants to hold after it.
 func (p *process) ask(costs []lease.Run, want int64) {
 	h := p.h
 	if h.now < p.waiting {
 		return // one request at a time
 	}
-	if h.now >= p.deadline && h.chance(2) {
-		p.tokens = 0 // the janitor was here
+	if h.now >= p.deadline {
+		p.expire()
 	}
 	held := p.held()
 	for _, c := range costs {
@@ -338,6 +350,9 @@ func (h *history) send(req lease.Request, answer func(lease.Grant)) {
 func (h *history) run(req lease.Request, answer func(lease.Grant)) {
 	before := h.bucket.moved
 	g := h.bucket.Do(h.clock(), req)
+	if g.Status == lease.Loss && !h.plan.clockBack && !h.plan.disturbed() && h.plan.mistake == noMistake && h.bucket.bug == noBug {
+		h.fail("a loss where nothing was lost: %+v", req.Lease)
+	}
 	// Stricter than promised: of a credit only what raised the bucket counts, and a charge counts as an admission.
 	if n := h.bucket.moved.credited - before.credited; n != 0 {
 		h.envelope.Add(h.now, -n)
@@ -449,6 +464,9 @@ func (h *history) step() {
 			h.skew -= back
 		}
 	case 21:
+		if h.now >= p.deadline {
+			p.expire()
+		}
 		h.disturb()
 	default:
 		h.pass(h.upTo(h.life()))

@@ -80,10 +80,10 @@ func (l *Limiter) describe(t *lease.Terms) string {
 	case l.opts.Exact:
 		return fmt.Sprintf("%v, exact", t.Limit)
 	}
-	size := "sized by demand"
+	size := fmt.Sprintf("%v of demand", t.Tau)
 	if t.Fixed > 0 {
-		size = fmt.Sprintf("of %d tokens", t.Fixed)
+		size = fmt.Sprintf("%d tokens", t.Fixed)
 	}
-	return fmt.Sprintf("%v, leases %s for %v, sized for %v, at most %d tokens lent, slack %d, dry below %d",
-		t.Limit, size, t.TTL, t.Tau, t.MaxLeased, t.Slack, t.Dry)
+	return fmt.Sprintf("%v, leases of %s, each for %v, at most %d tokens lent, slack %d, dry below %d",
+		t.Limit, size, t.TTL, t.MaxLeased, t.Slack, t.Dry)
 }

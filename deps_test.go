@@ -27,6 +27,7 @@ var allowedImports = map[string][]string{
 	"limit":           {"internal/bucket"},
 	"local":           {"limit", "internal/bucket", lruPath},
 	"lease":           {"limit", "internal/bucket"},
+	"lease/leasetest": {"limit", "lease", "internal/bucket"},
 	"remote":          {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},
 	"internal/bucket": {},
 	"internal/flight": {"limit", "lease", xsyncPath},

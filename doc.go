@@ -1,8 +1,8 @@
 // Package hybrid limits rates across processes without asking Redis for every request.
 //
 // One limit holds for each key in all processes that share a Redis. A process leases tokens from the key's token
-// bucket in Redis, a batch at a time, and answers requests from its own memory until they are spent. Callers who find
-// none share one call for the next batch.
+// bucket in Redis, as many as it needs for a moment, and answers requests from its own memory until they are spent.
+// Callers who find none share one call for more.
 //
 //	lim, err := hybrid.New(rdb, hybrid.PerSecond(1000), hybrid.Options{})
 //	...
@@ -11,35 +11,44 @@
 //		// too many requests: try again after res.RetryAfter
 //	}
 //
-// # What it promises
+// # Promises
 //
-// Tokens are paid before they are spent, so in the long run all processes together admit Rate and not more. At any
-// moment each of n processes may hold up to Stats.LeaseSize tokens that it has fetched but not spent, while the bucket
-// refills behind its back. In every window of length W all processes together therefore admit at most
+// 1. Never above the limit. In every window of length W all processes together admit at most
 //
-//	Burst + Rate*W + n*LeaseSize
+//	Burst + Rate*W + Slack*Burst
 //
-// A lease ends after Stats.LeaseTTL. Lost replies, crashes and forgotten keys lose tokens, which come back by refill;
-// they never add any. A request is denied only when the bucket, at the time it was last asked, could not pay it; such a
-// denial is remembered for at most a second.
+// tokens, Slack being 0 unless Options say otherwise. Lost, late and repeated replies, crashes and forgotten keys do not
+// change it. What does is a short list, each with its own bound: docs/guarantees.md.
 //
-// What Redis itself forgets (a flush, an eviction, a failover to a replica that lags) fills the bucket again: at most
-// Burst more, once.
+// 2. Bounded cost of leasing. At most MaxLeased of the burst is lent at once, for at most LeaseTTL. In the long run and
+// under overload Rate is admitted; what is missed against one bucket is a one-off of about Rate*Refresh.
 //
-// # When Redis does not answer
+// 3. Bounded load on Redis. The calls per second for one key and process depend on Burst/Rate and the round trip, not on
+// how many requests there are, whether the key is busy, dry or flooded.
 //
-// Tokens that are held stay good until their lease ends. A request that needs Redis returns an error that wraps
-// ErrUnavailable, after Options.Timeout at the latest; what to do then is the caller's choice. No goroutine and no call
-// outlives its Timeout, unless the client ignores deadlines (go-redis: set ContextTimeoutEnabled); then it ends with
-// the client's ReadTimeout.
+// 4. No false denials. With one process a request is denied only when the tokens are not there, or because a bucket that
+// was found dry is not asked again for at most a second. With several, also only while the bucket is nearly dry. Never
+// because of how callers share a call: each is paid from its own batch.
+//
+// 5. When Redis does not answer, tokens that are held stay good until their lease ends, and a request that needs Redis
+// returns an error that wraps ErrUnavailable, after Options.Timeout at the latest; what to do then is the caller's
+// choice. New does no I/O, and everything recovers by itself.
+//
+// 6. Bounded memory: at most MaxKeys keys. Forgetting one never hands out a fresh allowance, because the bucket in Redis
+// decides.
+//
+// # Exactness
+//
+// With Options.Exact, and in package remote, Redis decides every request. Exact and leasing processes may share a key.
 //
 // # Related packages
 //
-// Package remote decides every request in Redis, by five algorithms. Package local decides in the memory of one process.
-// All limiters implement limit.Limiter, so they can be exchanged and compared.
+// Package remote decides in Redis by five algorithms, package local in the memory of one process. All limiters implement
+// limit.Limiter, so they can be exchanged and compared.
 //
 // # Testing
 //
-// NewFrom takes any lease.Source. New works with miniredis. Everything that waits, waits on channels and timers, so code
-// that uses a Limiter can be tested in a testing/synctest bubble.
+// NewFrom takes any lease.Source; package lease/leasetest has one in memory, with faults to order. New works with
+// miniredis. Everything that waits, waits on channels and timers, so code that uses a Limiter can be tested in a
+// testing/synctest bubble.
 package hybrid

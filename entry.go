@@ -2,114 +2,274 @@ package hybrid
 
 import (
 	"context"
-	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/local"
 )
 
-// entry is what this process knows about one key.
+// entry is what this process knows about one key: its tokens, and the lease that they belong to.
 type entry struct {
 	limiter *Limiter
 	key     string
-	balance local.Balance           // drained and installed only by the flight of the key, and by Close after the last
-	level   atomic.Int64            // of the bucket, at the last reply
-	refusal atomic.Pointer[refusal] // nil if the last reply refused nothing
-	evicted atomic.Bool             // the table has forgotten it: look the key up again
+
+	balance local.Balance                 // the tokens; taken by anyone, else touched only under mu
+	mark    atomic.Int64                  // when so many are left, the next lease is asked for
+	level   atomic.Int64                  // of the bucket, at the last reply
+	refusal atomic.Pointer[lease.Refusal] // nil unless the last reply said that the bucket is dry
+	terms   atomic.Pointer[lease.Terms]   // of the limit in force
+	rated   atomic.Pointer[lease.Terms]   // of the last limit that had a rate: leases under it may still be out
+	checked atomic.Int64                  // when LimitFor was last asked about a limit without a rate
+	idle    atomic.Bool                   // the next flight may give everything back
+	gone    atomic.Bool                   // the table has forgotten it: look the key up again
+
+	// mu is held for moments, never during a call. A flight takes it before and after its call; there is one flight
+	// for the key at a time, but entries are also swept, forgotten and closed.
+	mu       sync.Mutex
+	lease    lease.State
+	demand   lease.Demand
+	denied   int64 // tokens refused since demand was last told
+	paid     int64 // tokens paid by Redis to callers since then
+	seen     int64 // tokens used of this lease when demand was last told
+	deadline int64 // of the balance; 0 before the first answer
+	lives    int   // leases that have ended: an answer to a request of an earlier life is void
 }
 
-// maxHoldOff is how long a refusal may answer further requests: tokens that others give back are not missed longer.
-const maxHoldOff = time.Second
-
-// refusal is what Redis last refused: until then, requests that cost as much are refused here.
-type refusal struct {
-	cost  int
-	level bucket.Level // of the bucket at the time at, when the request was sent
-	at    int64
-	until int64
+// entry finds the entry of a key, or makes one; if it is not to be kept, one that leaves no trace.
+func (l *Limiter) entry(key string, keep bool) (*entry, error) {
+	find := l.keys.Get
+	if !keep {
+		find = l.keys.Peek
+	}
+	if e, ok := find(key); ok {
+		return e, nil
+	}
+	lim, err := l.limitFor(key)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{limiter: l, key: key}
+	e.setTerms(lim)
+	if !keep {
+		return e, nil
+	}
+	if old, ok, _ := l.keys.PeekOrAdd(key, e); ok {
+		return old, nil // another caller was first
+	}
+	e.renewTerms() // a SetLimit in between did not find the entry yet
+	return e, nil
 }
 
 // allowed is the result of a request that was paid from memory and left so many tokens there.
 func (e *entry) allowed(left int64) limit.Result {
 	return limit.Result{
 		Verdict:   limit.Verdict{Allowed: true, Origin: limit.Local},
-		Remaining: int(max(0, min(left+e.level.Load(), int64(e.limiter.limit.Burst)))),
+		Remaining: int(max(0, min(left+e.level.Load(), int64(e.terms.Load().Limit.Burst)))),
 	}
 }
 
-// denied answers a request of n tokens from the last refusal, if that is still certain: even with nobody else taking,
-// the refill since would not pay it.
-func (e *entry) denied(n int, now int64) (limit.Result, bool) {
-	r, lim := e.refusal.Load(), e.limiter.limit
-	if r == nil || n < r.cost || now >= r.until {
-		return limit.Result{}, false
+// prefetch asks for the next lease before this one is used up.
+func (e *entry) prefetch() {
+	if e.limiter.now() >= e.refusal.Load().Until() {
+		e.limiter.flights.Start(e.key, e.refill)
 	}
-	rate := bucket.NewRate(int64(lim.Rate), lim.Period.Microseconds())
-	level := r.level.After(rate, int64(lim.Burst), (now-r.at)/1000)
-	return limit.Result{
-		Verdict:    limit.Verdict{Origin: limit.Local},
-		Remaining:  int(max(0, level.N)),
-		RetryAfter: max(limit.Micros(level.Wait(rate, int64(n))), time.Microsecond),
-		ResetAfter: limit.Micros(level.Wait(rate, int64(lim.Burst))),
-	}, true
 }
 
-// refill is the flight of the key: it pays the callers of one batch and brings a new lease. There is one at a time.
+// refill is the flight of the key: it pays the callers of one batch and brings the next lease. costs is empty when it
+// was started ahead of need, or to give back what lies idle.
 func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]lease.Paid, error) {
 	l := e.limiter
 	if !l.begin() {
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
-
-	total := 0
-	for _, c := range costs {
-		total += c.Cost * c.Count
+	e.renewTerms()
+	limited := e.terms.Load().Limit.Rate > 0
+	if !limited && len(costs) > 0 {
+		return e.payConstant(costs), nil
 	}
 	// The second look. Callers who came while the last flight was out wait in this batch, and that flight may have
 	// brought enough for all of them:
-	//   A misses, flies; B misses, waits; A's flight installs 99 tokens; B's flight starts.
-	if left, ok := e.balance.Take(int64(total), l.now); ok {
-		return e.payLocally(costs, left), nil
+	//   A misses, flies; B misses, waits; A's flight brings 99 tokens; B's flight starts.
+	if total := lease.Total(costs); total > 0 {
+		left, ok := e.balance.Take(total, l.now)
+		if ok {
+			return e.payLocally(costs, left), nil
+		}
+		l.lost(left)
 	}
-
-	// What is left is too little for somebody in the batch. It is given back in the same call, before the costs, so
-	// that nobody is refused for tokens that lie here; and it leaves the balance before it is sent, so that nobody
-	// spends it twice.
-	left, live := e.balance.Drain(l.now())
-	req := lease.Request{Key: e.key, Limit: l.limit, Costs: costs}
-	if live {
-		req.Credit = int(left)
-	} else {
-		l.counts.expired.Add(left)
+	returning := (e.idle.Swap(false) || !limited) && len(costs) == 0
+	if len(costs) == 0 && !returning && e.balance.Tokens() > e.mark.Load() {
+		return nil, nil // started ahead of need, and overtaken by a flight that callers were waiting for
 	}
-	if want := l.size - total; want > 0 {
-		req.Costs = append(costs[:len(costs):len(costs)], lease.Run{Cost: 1, Count: want})
-	}
-
-	sent := l.now()
-	g := &l.acquire(ctx, []lease.Request{req})[0]
-	if g.Err != nil {
-		return nil, g.Err
-	}
-	e.level.Store(g.Level)
-	if n := len(req.Costs) - len(costs); n > 0 {
-		leased := g.Admitted[len(costs)]
-		l.counts.leased.Add(int64(leased))
-		e.balance.Install(int64(leased), sent+int64(l.ttl))
-		if e.evicted.Load() {
-			// Forgotten while the call was out. Whichever comes second, this or the eviction, finds the tokens.
-			l.void(e)
+	for attempt := 0; ; attempt++ {
+		a := e.ask(costs, returning)
+		l.counts.calls.Add(1)
+		g := l.source.do(ctx, a.req)
+		if g.Err != nil {
+			// What was held stays good until it ends, and what was given up comes back with the totals of the
+			// next request.
+			l.counts.failed.Add(1)
+			return nil, g.Err
+		}
+		void := g.Status == lease.Stale || g.Status == lease.Reset
+		if !void {
+			return e.accept(&a, &g), nil
+		}
+		e.forfeit()
+		if len(costs) == 0 {
+			return nil, nil
+		}
+		if attempt > 0 {
+			l.counts.failed.Add(1)
+			return nil, limit.ErrUnavailable
 		}
 	}
-	paid := g.Pay(l.limit, req.Costs)[:len(costs)]
-	e.remember(paid, g, sent)
-	return paid, nil
+}
+
+// asked is a request under way.
+type asked struct {
+	req   lease.Request
+	terms *lease.Terms
+	sent  int64
+	lives int // of the entry
+}
+
+// afterlife is for how long after the deadline of a lease its tokens can still be given back under its name: less than
+// the 100ms by which the bucket keeps it longer.
+const afterlife = 90 * time.Millisecond
+
+// ask makes the next request and freezes what it says about the lease.
+func (e *entry) ask(costs []lease.Run, returning bool) asked {
+	l := e.limiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	terms, now := e.rated.Load(), l.now()
+	e.countLocked(terms, now)
+	switch {
+	case !e.lease.Open() || e.deadline == 0: // none, or one whose first answer was lost: the totals bring it back
+	case now >= e.deadline+int64(afterlife):
+		// The lease has ended. Its name ends with it: the bucket forgets it, and would take its totals for a loss.
+		e.endLocked()
+	case now >= e.deadline:
+		// The bucket will have it for a little longer, and until then it keeps the place of what was not spent.
+		e.expireLocked()
+	}
+	if len(costs) > 0 || returning {
+		// What is left is too little for somebody in the batch, or not wanted. It leaves the balance before it is
+		// sent back: on its way it must not be spent.
+		n := e.balance.Drain()
+		e.lease.GiveUp(n)
+		l.counts.returned.Add(n)
+	}
+	held := e.balance.Tokens()
+	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
+	want := int64(0)
+	if !returning && !l.opts.Exact && !e.gone.Load() {
+		want = terms.Want(&e.demand, l.roundTrip(), held, now)
+		if terms.Fixed > 0 {
+			want = max(0, want-lease.Total(costs))
+		}
+	}
+	want = max(want, held)
+	if want > 0 || e.lease.Open() {
+		if !e.lease.Open() {
+			e.lease.Begin(l.newID())
+		}
+		e.lease.Ask(&req.Lease, held, want)
+		req.Lease.Demand = e.demand.InTau()
+		req.Lease.MaxLeased, req.Lease.Dry, req.Lease.TTL = terms.MaxLeased, terms.Dry, terms.TTL
+	}
+	return asked{req, terms, now, e.lives}
+}
+
+// accept takes the answer to the newest request and pays the batch.
+func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
+	l, costs := e.limiter, a.req.Costs
+	now := l.now()
+	l.addRoundTrip(time.Duration(now - a.sent))
+	e.mu.Lock()
+	if a.lives != e.lives {
+		// The key was reset, or the limiter closed, while the request was out. The callers are paid, but what the
+		// answer says of the lease is void: its totals would be taken for tokens that have just come in.
+		e.mu.Unlock()
+		return g.Pay(a.req.Limit, costs, 0)
+	}
+	var lent int64
+	if a.req.Lease.ID != "" {
+		lent = e.lease.Accept(g)
+		// Only an answer can renew the lease, and only if the bucket did. From the moment of sending: the bucket
+		// counts from a later one.
+		if g.Expiry != 0 {
+			e.deadline = max(e.deadline, a.sent+int64(lease.Life(a.req.Lease.TTL)))
+			e.balance.Install(lent, e.deadline)
+		}
+		if lent > 0 {
+			e.demand.Leased(now, lent)
+			e.mark.Store(a.terms.Mark(&e.demand, l.roundTrip(), a.req.Lease.Held+lent))
+			l.counts.leased.Add(lent)
+		}
+	}
+	paid := g.Pay(a.req.Limit, costs, lent)
+	e.level.Store(g.Level)
+	hold := time.Duration(e.remember(a, paid, g) - now)
+	for i := range paid {
+		p, n := &paid[i], int64(paid[i].Cost)
+		e.paid += n * int64(p.Admitted)
+		e.denied += n * int64(costs[i].Count-p.Admitted)
+		if p.Denied.RetryAfter > 0 {
+			p.Denied.RetryAfter = max(p.Denied.RetryAfter, hold) // before that this process will not ask
+		}
+	}
+	e.mu.Unlock()
+	if lent > 0 {
+		l.janitor.watch(e)
+	}
+	return paid
+}
+
+// remember keeps what a dry bucket said, so that it is not asked again at once, and returns until when.
+func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int64) {
+	cost := int64(0)
+	for i := range paid {
+		if p := &paid[i]; p.Denied.RetryAfter > 0 && (cost == 0 || int64(p.Cost) < cost) {
+			cost = int64(p.Cost)
+		}
+	}
+	if cost == 0 && g.Scarce {
+		cost = 1 // callers were paid, the lease was cut short
+	}
+	var r *lease.Refusal
+	switch {
+	case cost == 0:
+	case e.limiter.opts.Exact:
+		r = lease.NewCertainRefusal(*a.terms, g, cost, a.sent)
+	default:
+		r = lease.NewRefusal(*a.terms, g, cost, a.sent, rand.Float64())
+	}
+	e.refusal.Store(r)
+	if e.terms.Load() != a.terms {
+		e.refusal.Store(nil) // the limit has changed meanwhile, see renewTerms
+	}
+	return r.Until()
+}
+
+// payConstant is the results of a batch whose limit has become one that is decided without counting.
+func (e *entry) payConstant(costs []lease.Run) []lease.Paid {
+	paid := make([]lease.Paid, len(costs))
+	for i, c := range costs {
+		r, _ := e.terms.Load().Limit.Constant(c.Cost, limit.Local)
+		paid[i] = lease.Paid{Cost: c.Cost, Allowed: r, Denied: r}
+		if r.Allowed {
+			paid[i].Admitted = c.Count
+		}
+	}
+	return paid
 }
 
 // payLocally is the results of a batch whose costs were all taken from the balance, which has so many tokens left.
@@ -123,129 +283,65 @@ func (e *entry) payLocally(costs []lease.Run, left int64) []lease.Paid {
 	return paid
 }
 
-// remember keeps the cheapest refusal of a reply, or forgets the last one.
-func (e *entry) remember(paid []lease.Paid, g *lease.Grant, sent int64) {
-	var refused *lease.Paid
-	for i := range paid {
-		p := &paid[i]
-		if p.Denied.RetryAfter > 0 && (refused == nil || p.Cost < refused.Cost) {
-			refused = p
-		}
-	}
-	if refused == nil {
-		e.refusal.Store(nil)
-		return
-	}
-	// From the time it was sent: the script ran later, so the tokens come no earlier than that.
-	hold := min(refused.Denied.RetryAfter, maxHoldOff)
-	e.refusal.Store(&refusal{
-		cost:  refused.Cost,
-		level: bucket.Level{N: g.Level, F: g.Frac},
-		at:    sent,
-		until: sent + int64(hold),
-	})
+// countLocked tells the estimate of demand what was used since the last time.
+func (e *entry) countLocked(terms *lease.Terms, now int64) {
+	used := e.lease.Used(e.balance.Tokens())
+	e.demand.Add(now, terms.Tau, used-e.seen+e.paid, e.denied)
+	e.seen, e.paid, e.denied = used, 0, 0
 }
 
-// entry finds or makes the entry of a key.
-func (l *Limiter) entry(key string) *entry {
-	if e, ok := l.keys.Get(key); ok {
-		return e
-	}
-	e := &entry{limiter: l, key: key}
-	if old, ok, _ := l.keys.PeekOrAdd(key, e); ok {
-		return old // another caller was first: two entries would be two leases
-	}
-	return e
+// endLocked throws away what is left of a lease that is over, and its name.
+func (e *entry) endLocked() {
+	e.limiter.counts.expired.Add(e.balance.Drain())
+	e.lease.End()
+	e.seen, e.deadline = 0, 0
+	e.lives++
 }
 
-// evicted is called by the table for an entry that it forgets. Its tokens are void: the bucket in Redis has counted
-// them as used, so forgetting never hands out more, and they come back by refill.
-func (l *Limiter) evicted(_ string, e *entry) {
-	e.evicted.Store(true)
-	l.void(e)
+// expireLocked throws away the tokens of a lease that is over. The lease stays: an answer that is under way may renew
+// it, and then brings them back.
+func (e *entry) expireLocked() (tokens int64) {
+	tokens = e.balance.Drain()
+	e.lease.GiveUp(tokens)
+	e.limiter.counts.expired.Add(tokens)
+	return tokens
 }
 
-// void throws the tokens of an entry away.
-func (l *Limiter) void(e *entry) {
-	tokens, _ := e.balance.Drain(l.now())
-	l.counts.expired.Add(tokens)
+// forfeit ends the lease, because the bucket said that it is void.
+func (e *entry) forfeit() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endLocked()
+	e.refusal.Store(nil)
 }
 
-// peek tells what is left for a key without taking anything: from memory if this process knows it, else from Redis. It
-// leaves no trace.
-func (l *Limiter) peek(ctx context.Context, key string) (limit.Result, error) {
-	if e, ok := l.keys.Peek(key); ok {
-		now := l.now()
-		if held := e.balance.Held(now); held > 0 {
-			return e.allowed(held), nil
-		}
-		if r, ok := e.denied(l.limit.Burst, now); ok {
-			return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
-		}
+// peek tells what is left without taking anything: from memory if this process holds tokens or knows that there are
+// none, else from Redis.
+func (e *entry) peek(ctx context.Context) (limit.Result, error) {
+	l := e.limiter
+	now := l.now()
+	if held := e.balance.Held(now); held > 0 {
+		return e.allowed(held), nil
 	}
-	return l.peeks.Do(ctx, key, 0, l.look)
+	if r, ok := e.refusal.Load().Denies(now, int64(e.terms.Load().Limit.Burst)); ok {
+		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
+	}
+	return l.peeks.Do(ctx, e.key, 0, e.look)
 }
 
 // look reads the bucket for the peeks of one batch.
-func (l *Limiter) look(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error) {
+func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.Paid, error) {
+	l := e.limiter
 	if !l.begin() {
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
-	g := l.acquire(ctx, []lease.Request{{Key: key, Limit: l.limit, Costs: costs}})[0]
+	terms := e.rated.Load()
+	l.counts.calls.Add(1)
+	g := l.source.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
 	if g.Err != nil {
+		l.counts.failed.Add(1)
 		return nil, g.Err
 	}
-	return g.Pay(l.limit, costs), nil
-}
-
-// acquire asks the source and counts.
-func (l *Limiter) acquire(ctx context.Context, reqs []lease.Request) []lease.Grant {
-	grants := make([]lease.Grant, len(reqs))
-	l.source.Acquire(ctx, reqs, grants)
-	l.counts.calls.Add(int64(len(reqs)))
-	for i := range grants {
-		credit := max(0, int64(reqs[i].Credit))
-		if grants[i].Err != nil {
-			l.counts.failed.Add(1)
-			l.counts.expired.Add(credit) // nobody knows whether they arrived
-		} else {
-			l.counts.returned.Add(credit)
-		}
-	}
-	return grants
-}
-
-// maxPipeline is how many buckets one pipeline gives tokens back to.
-const maxPipeline = 100
-
-// giveBack returns the tokens of all keys. No flight may be out.
-func (l *Limiter) giveBack(ctx context.Context) error {
-	var reqs []lease.Request
-	for _, e := range l.keys.Values() {
-		e.refusal.Store(nil) // from now on the answer is ErrClosed
-		tokens, live := e.balance.Drain(l.now())
-		switch {
-		case tokens == 0:
-		case !live:
-			l.counts.expired.Add(tokens)
-		default:
-			reqs = append(reqs, lease.Request{Key: e.key, Limit: l.limit, Credit: int(tokens)})
-		}
-	}
-	var failed error
-	lost := 0
-	for len(reqs) > 0 {
-		n := min(len(reqs), maxPipeline)
-		for _, g := range l.acquire(ctx, reqs[:n]) {
-			if g.Err != nil {
-				failed, lost = g.Err, lost+1
-			}
-		}
-		reqs = reqs[n:]
-	}
-	if failed != nil {
-		return fmt.Errorf("hybrid: tokens of %d keys were not given back and will come back by refill: %w", lost, failed)
-	}
-	return nil
+	return g.Pay(terms.Limit, costs, 0), nil
 }

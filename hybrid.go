@@ -2,9 +2,13 @@ package hybrid
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base32"
 	"fmt"
 	"reflect"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -16,23 +20,25 @@ import (
 )
 
 // Limiter holds one limit per key across all processes that use the same Redis and prefix. It answers from leased
-// tokens in memory, and asks Redis when they are used up. It is safe for concurrent use; make it with New and Close it
-// when done.
+// tokens in memory, and asks Redis when they run out. It is safe for concurrent use; make it with New and Close it when
+// done.
 type Limiter struct {
-	limit  limit.Limit
 	opts   Options
-	source lease.Source
-	size   int           // tokens of a lease
-	ttl    time.Duration // and its life
-	start  time.Time     // the origin of the clock below
+	limit  atomic.Pointer[limit.Limit] // for keys to which LimitFor gives none
+	source *pipeline
+	start  time.Time // the origin of now
 
 	keys    *lru.Cache[string, *entry]
-	flights *flight.Group // refills
+	flights *flight.Group // calls that change a key
 	peeks   *flight.Group // reads of keys that this process knows nothing of
+	janitor janitor
 	counts  counters
 
-	mu       sync.Mutex     // guards closed, and with it the order of Add and Wait of refills
-	closed   bool           // set by Close, never unset
+	ids    atomic.Uint64 // made so far, each used for one lease of one entry in this process
+	prefix string        // of the ids, random
+
+	mu       sync.Mutex     // orders closed, and Add and Wait of refills
+	closed   atomic.Bool    // set by Close under mu, never unset
 	refills  sync.WaitGroup // calls to the source
 	released chan struct{}  // closed when the first Close is done
 }
@@ -47,12 +53,12 @@ func New(rdb remote.Client, lim limit.Limit, opts Options) (*Limiter, error) {
 	return NewFrom(src, lim, opts)
 }
 
-// NewFrom is New with any source of leases, for example one made for tests. Options.Prefix is then not used.
+// NewFrom is New with any source of leases, for example that of lease/leasetest. Options.Prefix is then not used.
 func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) {
 	if v := reflect.ValueOf(src); src == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("%w: the source of leases is nil", limit.ErrInvalid)
 	}
-	if err := lim.Validate(); err != nil {
+	if err := lim.Validate(); err != nil && !(opts.LimitFor != nil && lim == limit.Limit{}) {
 		return nil, err
 	}
 	opts, err := opts.complete()
@@ -60,14 +66,26 @@ func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) 
 		return nil, err
 	}
 	l := &Limiter{
-		limit: lim, opts: opts, source: src, start: time.Now(),
+		opts: opts, source: newPipeline(src, opts.Timeout), start: time.Now(), prefix: randomID(),
 		flights: flight.New(opts.Timeout), peeks: flight.New(opts.Timeout), released: make(chan struct{}),
 	}
-	if lim.Rate > 0 {
-		l.size, l.ttl = lease.Size(lim, opts.LeaseSize, opts.MaxLeased), lease.TTL(lim, opts.LeaseTTL)
-	}
+	l.limit.Store(&lim)
+	l.janitor.limiter = l
 	l.keys, err = lru.NewWithEvict(opts.MaxKeys, l.evicted)
 	return l, err
+}
+
+// randomID is different in every process, also in a clone of one.
+func randomID() string {
+	var b [10]byte
+	rand.Read(b[:]) // never fails
+	return base32.StdEncoding.EncodeToString(b[:])
+}
+
+// newID is the name of a lease. An entry that comes back after it was forgotten must not come back under its old name:
+// requests of the old one may still be under way, and their totals would be taken for those of the new.
+func (l *Limiter) newID() string {
+	return l.prefix + "-" + strconv.FormatUint(l.ids.Add(1), 36)
 }
 
 // now is the clock of leases: nanoseconds since the limiter was made, by the monotonic clock.
@@ -82,45 +100,52 @@ func (l *Limiter) Allow(ctx context.Context, key string) (limit.Result, error) {
 // most Options.Timeout, when this process holds too few. A denial is a Result and no error. n = 0 takes nothing and is
 // always allowed.
 //
-// Errors: ErrInvalidKey, ErrInvalidTokens and ErrExceedsBurst for bad input, before anything is charged; ErrClosed;
-// ErrUnavailable when Redis did not decide in time; the context's own error when ctx ended before. ctx is looked at
-// only when Redis has to be asked.
+// Errors: ErrInvalidKey, ErrInvalidTokens and ErrExceedsBurst for bad input, before anything is charged; ErrInvalid if
+// LimitFor gave no good limit; ErrClosed; ErrUnavailable when Redis did not decide in time; the context's own error when
+// ctx ended before. ctx is looked at only when Redis has to be asked.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, error) {
-	return l.allow(ctx, key, n, nil)
-}
-
-// allow is the one way through: take, else refill and take again, else say when. e is the entry of the key if the
-// caller knows it.
-func (l *Limiter) allow(ctx context.Context, key string, n int, e *entry) (limit.Result, error) {
-	if err := l.limit.Admit(key, n); err != nil {
+	if err := limit.CheckKey(key); err != nil {
 		return limit.Result{}, err
 	}
-	if r, ok := l.limit.Constant(n, limit.Local); ok {
-		return r, nil
+	e, err := l.entry(key, n > 0)
+	if err != nil {
+		return limit.Result{}, err
 	}
-	if n == 0 {
-		return l.peek(ctx, key)
-	}
-	if e == nil {
-		e = l.entry(key)
-	}
-	if left, ok := e.balance.Take(int64(n), l.now); ok {
-		return e.allowed(left), nil
-	}
-	if r, ok := e.denied(n, l.now()); ok {
-		return r, nil
-	}
-	return l.flights.Do(ctx, key, n, e.refill)
+	return e.allow(ctx, n)
 }
 
-// LimitOf returns the limit, which is the same for every key.
-func (l *Limiter) LimitOf(string) limit.Limit { return l.limit }
+// allow is the one way through: take, else refill and take again, else say when.
+func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
+	terms := e.terms.Load()
+	if err := terms.Limit.CheckTokens(n); err != nil {
+		return limit.Result{}, err
+	}
+	if terms.Limit.Rate == 0 {
+		return e.constant(ctx, n)
+	}
+	if n == 0 {
+		return e.peek(ctx)
+	}
+	l := e.limiter
+	left, ok := e.balance.Take(int64(n), l.now)
+	if ok {
+		if mark := e.mark.Load(); left <= mark && left+int64(n) > mark {
+			e.prefetch()
+		}
+		return e.allowed(left), nil
+	}
+	l.lost(left)
+	if r, ok := e.refusal.Load().Denies(l.now(), int64(n)); ok {
+		return r, nil
+	}
+	return l.flights.Do(ctx, e.key, n, e.refill)
+}
 
 // begin says whether a call to the source may start; end must follow.
 func (l *Limiter) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed.Load() {
 		return false
 	}
 	l.refills.Add(1)
@@ -130,9 +155,9 @@ func (l *Limiter) begin() bool {
 func (l *Limiter) end() { l.refills.Done() }
 
 // Close gives the tokens that this process holds back to the buckets and waits for it: until ctx ends, or, if it has
-// no deadline, for two Timeouts. Calls that are waiting for Redis get their answer; later ones that need Redis get
-// ErrClosed. What could not be given back comes back by refill; then Close returns an error that says so. A second
-// Close waits for the first and returns nil.
+// no deadline, for two Timeouts. Calls that are waiting for Redis get their answer; later ones get ErrClosed. What could
+// not be given back comes back when the leases end; then Close returns an error that says so. A second Close waits for
+// the first and returns nil.
 func (l *Limiter) Close(ctx context.Context) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -140,8 +165,7 @@ func (l *Limiter) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	l.mu.Lock()
-	first := !l.closed
-	l.closed = true
+	first := !l.closed.Swap(true)
 	l.mu.Unlock()
 	if !first {
 		select {
@@ -160,5 +184,5 @@ func (l *Limiter) Close(ctx context.Context) error {
 	case <-idle:
 	case <-ctx.Done():
 	}
-	return l.giveBack(ctx)
+	return l.giveBackAll(ctx, l.janitor.stop())
 }

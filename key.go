@@ -24,15 +24,23 @@ func (k *Key) Allow(ctx context.Context) (limit.Result, error) { return k.AllowN
 // AllowN is Limiter.AllowN for this key.
 func (k *Key) AllowN(ctx context.Context, n int) (limit.Result, error) {
 	e := k.entry.Load()
-	if e == nil || e.evicted.Load() {
-		if err := k.limiter.limit.Admit(k.key, n); err != nil {
+	if e == nil || e.gone.Load() {
+		var err error
+		if err = limit.CheckKey(k.key); err != nil {
 			return limit.Result{}, err
 		}
-		e = k.limiter.entry(k.key)
-		k.entry.Store(e)
+		if e, err = k.limiter.entry(k.key, n > 0); err != nil {
+			return limit.Result{}, err
+		}
+		if n > 0 {
+			k.entry.Store(e)
+		}
 	}
-	return k.limiter.allow(ctx, k.key, n, e)
+	return e.allow(ctx, n)
 }
 
 // LimitOf returns the limit of this key.
 func (k *Key) LimitOf() limit.Limit { return k.limiter.LimitOf(k.key) }
+
+// String says what is in force for this key; it does not tell the key.
+func (k *Key) String() string { return k.limiter.describe(k.limiter.newTerms(k.LimitOf())) }

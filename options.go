@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
@@ -14,27 +15,38 @@ type Options struct {
 	// Prefix is put before every key in Redis. Limiters with different prefixes never meet; those with the same
 	// prefix share the buckets of equal keys, and so does remote.NewTokenBucket. No braces. Default "hybrid:".
 	Prefix string
-	// LeaseSize is how many tokens one call to Redis fetches for a key. More means fewer calls, and more tokens that
-	// one process holds while another asks for them. It is clamped to MaxLeased of the burst. Default: what the rate
-	// brings in 5 % of the time that the burst lasts, at most a second's worth.
+	// LimitFor gives a key its own limit, for tiers; the zero Limit stands for the limiter's own. It is asked when
+	// a key is first seen and before each call to Redis for it, must be quick and safe for concurrent use, and must
+	// not call the limiter. If its answer is invalid the first call of the key fails with ErrInvalid; later the last
+	// good answer stays in force. Default: every key has the limiter's own limit.
+	LimitFor func(key string) limit.Limit
+	// Exact keeps no tokens in memory: every decision comes from Redis, callers of one key grouped into one call.
+	// Only denials that are certain are answered here. For keys where exactness matters more than speed; they may
+	// be shared with limiters that lease.
+	Exact bool
+	// LeaseSize is how many tokens are leased at a time. It is clamped to MaxLeased of the burst. Default 0: as many
+	// as demand needs in Refresh.
 	LeaseSize int
-	// LeaseTTL is how long fetched tokens may be spent; then they are void and come back to the bucket only by
-	// refill. Default: four times the time a default lease is sized for, at least 40ms. Clamped to Burst/(2*Rate).
+	// LeaseTTL is how long leased tokens may be spent. It is clamped to Burst/(2*Rate). Default: four times Refresh,
+	// at least 40ms.
 	LeaseTTL time.Duration
-	// MaxLeased is the largest share of the burst that one lease may have, above 0 and at most 1. Default 0.25.
+	// MaxLeased is the largest share of the burst that all processes together may hold on lease. Default 0.25.
 	MaxLeased float64
-	// MaxKeys is how many keys this process remembers; the least recently used are forgotten, and the tokens leased
-	// for them with them. The buckets in Redis are not touched. Default 65536.
+	// Slack is the share of the burst by which the bound may be exceeded, at most 1; among the processes that use a
+	// key the largest counts. Default 0: strict.
+	Slack float64
+	// Refresh is the time a lease is sized for: the one tuning knob. Longer means fewer calls to Redis, and more
+	// tokens that one process holds while another could use them. Default: 5 % of the time the burst lasts at the
+	// limit's rate, at most 1s.
+	Refresh time.Duration
+	// MaxKeys is how many keys this process remembers; the least recently used are forgotten and their tokens given
+	// back. The buckets in Redis are not touched. Default 65536.
 	MaxKeys int
 	// Timeout bounds one call to Redis, whatever the contexts of the callers say. Default 100ms.
 	Timeout time.Duration
 }
 
-// Defaults of Options.
-const (
-	defaultMaxLeased = 0.25
-	defaultMaxKeys   = 65536
-)
+const defaultMaxKeys = 65536
 
 // complete returns the options with defaults filled in, or an error that wraps ErrInvalid.
 func (o Options) complete() (Options, error) {
@@ -43,9 +55,6 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.Prefix == "" {
 		o.Prefix = remote.DefaultPrefix
-	}
-	if o.MaxLeased == 0 {
-		o.MaxLeased = defaultMaxLeased
 	}
 	if o.MaxKeys == 0 {
 		o.MaxKeys = defaultMaxKeys
@@ -56,16 +65,15 @@ func (o Options) complete() (Options, error) {
 	switch {
 	case strings.ContainsAny(o.Prefix, "{}"):
 		return bad("Prefix must not contain braces")
-	case o.LeaseSize < 0:
-		return bad("LeaseSize %d is negative", o.LeaseSize)
-	case o.LeaseTTL < 0:
-		return bad("LeaseTTL %v is negative", o.LeaseTTL)
-	case !(o.MaxLeased > 0 && o.MaxLeased <= 1): // written so that NaN is refused too
-		return bad("MaxLeased %v must be above 0 and at most 1", o.MaxLeased)
 	case o.MaxKeys < 0:
 		return bad("MaxKeys %d is negative", o.MaxKeys)
 	case o.Timeout < 0:
 		return bad("Timeout %v is negative", o.Timeout)
 	}
-	return o, nil
+	return o, o.tuning().Validate()
+}
+
+// tuning is the part of the options that shapes leases.
+func (o Options) tuning() lease.Tuning {
+	return lease.Tuning{Size: o.LeaseSize, Refresh: o.Refresh, TTL: o.LeaseTTL, MaxLeased: o.MaxLeased, Slack: o.Slack}
 }

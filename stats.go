@@ -1,38 +1,89 @@
 package hybrid
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/hybridlimit/hybrid/lease"
 )
 
 // Stats are counts since the limiter was made, and what it holds now.
 type Stats struct {
+	// Terms are the conditions of leases in force for the limiter's own limit, after clamping.
+	Terms lease.Terms
 	// Keys is how many keys are remembered.
 	Keys int
-	// LeaseSize and LeaseTTL are the values in force, after clamping.
-	LeaseSize int
-	LeaseTTL  time.Duration
-	// Calls is how many requests were sent to Redis; Failed how many of them got no answer.
+	// Calls is how many requests were sent to Redis, several of which may have shared a round trip; Failed is how
+	// many of them got no answer.
 	Calls, Failed int64
-	// Leased is how many tokens were fetched beyond what callers were waiting for. Each of them is spent, or Held by
-	// this process now, or was Returned to its bucket, or Expired unspent.
+	// Leased is how many tokens were leased. Each of them was spent, or is Held now, or was Returned to its bucket,
+	// or Expired unspent.
 	Leased, Held, Returned, Expired int64
+	// RoundTrip is a round trip to Redis that few exceed; 0 before the first.
+	RoundTrip time.Duration
 }
 
+// counters are the parts of Stats that are counted; rtt is measured along with them.
 type counters struct {
 	calls, failed, leased, returned, expired atomic.Int64
+	rtt                                      atomic.Pointer[lease.RTT]
 }
 
 // Stats reads the counts. They are not taken at one instant.
 func (l *Limiter) Stats() Stats {
 	s := Stats{
-		Keys: l.keys.Len(), LeaseSize: l.size, LeaseTTL: l.ttl,
+		Terms: *l.newTerms(*l.limit.Load()),
+		Keys:  l.keys.Len(),
 		Calls: l.counts.calls.Load(), Failed: l.counts.failed.Load(),
 		Leased: l.counts.leased.Load(), Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
+		RoundTrip: l.roundTrip().High(),
 	}
-	now := l.now()
-	for _, e := range l.keys.Values() {
-		s.Held += e.balance.Held(now)
-	}
+	s.Held = l.janitor.held(l.now())
 	return s
+}
+
+// lost counts tokens that a take has found too late; see Balance.Take.
+func (l *Limiter) lost(left int64) {
+	if left < 0 {
+		l.counts.expired.Add(-left)
+	}
+}
+
+// roundTrip is the estimate of the round trip; it does not change.
+func (l *Limiter) roundTrip() *lease.RTT {
+	if r := l.counts.rtt.Load(); r != nil {
+		return r
+	}
+	return &lease.RTT{}
+}
+
+// addRoundTrip notes one. When two come at once one of them is not counted: it is an estimate.
+func (l *Limiter) addRoundTrip(d time.Duration) {
+	old := l.counts.rtt.Load()
+	next := lease.RTT{}
+	if old != nil {
+		next = *old
+	}
+	next.Add(d)
+	l.counts.rtt.CompareAndSwap(old, &next)
+}
+
+// String says what is in force for keys of the limiter's own limit.
+func (l *Limiter) String() string { return "hybrid: " + l.describe(l.newTerms(*l.limit.Load())) }
+
+// describe puts terms into words.
+func (l *Limiter) describe(t *lease.Terms) string {
+	switch {
+	case t.Limit.Rate == 0:
+		return t.Limit.String()
+	case l.opts.Exact:
+		return fmt.Sprintf("%v, exact", t.Limit)
+	}
+	size := fmt.Sprintf("%v of demand", t.Tau)
+	if t.Fixed > 0 {
+		size = fmt.Sprintf("%d tokens", t.Fixed)
+	}
+	return fmt.Sprintf("%v, leases of %s, each for %v, at most %d tokens lent, slack %d, dry below %d",
+		t.Limit, size, t.TTL, t.MaxLeased, t.Slack, t.Dry)
 }

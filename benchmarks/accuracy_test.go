@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -93,9 +92,6 @@ func idealOf(elapsed time.Duration) float64 {
 
 // bound is the most that the mode may admit within elapsed.
 func (m mode) bound(elapsed time.Duration, l limit.Limiter) int {
-	if l, ok := l.(*hybrid.Limiter); ok {
-		return int(idealOf(elapsed)) + instances*l.Stats().LeaseSize
-	}
 	if m.edge {
 		lim := tight(window)
 		return lim.Rate * (int(elapsed/lim.Period) + 2) // that many windows are touched

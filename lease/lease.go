@@ -1,111 +1,105 @@
-// Package lease is what a process and the bucket in Redis say to each other: a [Request] goes out with what callers
-// wait for, a [Grant] comes back with what they got, and a [Source] carries both. The package is pure: it knows no
-// Redis, goroutine or clock.
+// Package lease is the protocol by which processes share one bucket per key: pure, without Redis, goroutine or clock.
+//
+// A process asks with a [Request] and is answered by a [Grant]; a [Source] carries both. What it knows about its lease
+// of one key is a [State]. How much it asks for, and when, follows from [Terms], [Demand], [RTT] and [Refusal]: these
+// can be tuned freely, they cannot touch the bound. The order of what State and the bucket do can not; docs/protocol.md
+// says why.
 package lease
 
 import (
 	"context"
 	"time"
 
-	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
-// MaxRuns is how many runs of costs one Request may carry.
-const MaxRuns = 64
-
-// Run is Count requests in a row that cost Cost tokens each.
-type Run struct {
-	Cost  int
-	Count int
+// Source is where leases come from: the buckets in Redis, or the model of package leasetest.
+type Source interface {
+	// Acquire sends all requests in one go and fills the grant of the same index of each. The slices have the same
+	// length. Errors are per Grant, because the nodes of a cluster fail apart. It must not send a request twice.
+	Acquire(ctx context.Context, reqs []Request, grants []Grant)
 }
 
-// Request asks the bucket of one key. The bucket first takes Credit back, then decides the requests of Costs one after
-// another, each as if it had come alone: it is admitted if its whole cost is there, else it changes nothing.
+// Request asks the bucket of one key. The bucket settles what the lease has used, takes Credit back, decides the
+// requests of Costs one after another, each as if it had come alone, and then lends up to Want.
 type Request struct {
 	Key   string
 	Limit limit.Limit
-	// Credit gives tokens back that were granted earlier; the bucket never rises above Burst. If negative it charges
-	// tokens that were used already, if need be into a debt of at most Burst.
-	Credit int
-	// Costs are what callers wait for, in order. A prefetched lease of n tokens is the run {1, n}: as many of them
-	// as the bucket can pay.
+	// Slack is by how many tokens the bound may be exceeded. 0 is strict.
+	Slack int64
+	// Credit gives tokens back that do not belong to a lease; the bucket never rises above what it may hold. If
+	// negative it charges tokens that were used already, if need be into a debt of at most Burst.
+	Credit int64
+	// Costs are what callers wait for, in order.
 	Costs []Run
+
+	// Lease is what the rest is about; with an empty Lease.ID nothing is kept and only Costs and Credit count.
+	Lease Holding
 }
+
+// Holding is what a process says about its lease. All counts are totals since the ID was made, never differences, so a
+// request that is lost, repeated or late does no harm.
+type Holding struct {
+	// ID names one entry in one process, and is never used again for another.
+	ID string
+	// Seq numbers the requests of the ID; the bucket ignores one that is not newer than the last it accepted.
+	Seq int64
+	// Used is how many tokens of the lease are gone in all: never more than really are.
+	Used int64
+	// Held is how many it holds now, and Want how many it wants to hold after this call. When Want is less than
+	// Held, the process has given the difference up before it asked.
+	Held, Want int64
+	// Demand is how many tokens the process needs in the time a lease is sized for: its weight when tokens are
+	// scarce.
+	Demand int64
+	// Epoch and Expiry are those of the last Grant; 0 before the first.
+	Epoch, Expiry int64
+	// MaxLeased is how many tokens may be lent to all processes together.
+	MaxLeased int64
+	// TTL is how long the lease shall live from now.
+	TTL time.Duration
+	// Dry is the level below which a lease that was cut short counts as scarcity.
+	Dry int64
+}
+
+// Status is how the bucket took a Request.
+type Status uint8
+
+const (
+	// OK: done as asked.
+	OK Status = iota
+	// Stale: the request is older than one already accepted, or the lease has ended. Nothing was done.
+	Stale
+	// Reset: the key was reset since; the lease is void. Nothing was done.
+	Reset
+	// Loss: the bucket had lost what it knew of this lease, and has written it down again. Else done as asked.
+	Loss
+)
 
 // Grant is the answer to one Request.
 type Grant struct {
-	// Err says why nothing is known. The Request may have been executed all the same: what it charged is then lost
-	// to this process and comes back by refill.
-	Err error
+	// Err says why nothing is known. The Request may have been executed all the same.
+	Err    error
+	Status Status
+	// Now is the time of the bucket in microseconds; Lag is how far its clock was behind the newest time it had
+	// seen: waits are longer by it.
+	Now int64
+	Lag time.Duration
+	// Epoch names the life of the bucket: it is new when the bucket was made anew.
+	Epoch int64
+	// Granted is how many tokens the ID was lent in all, less what it gave back.
+	Granted int64
+	// Expiry is when the lease ends by the clock of the bucket, or 0 if this call did not renew it.
+	Expiry int64
 	// Admitted is how many requests of each run of Costs were admitted; the first ones of a run are.
 	Admitted []int
 	// Level is how many whole tokens the bucket kept after this call; negative is a debt. Frac is the started token
 	// in units of 1/p, where p is the Period in microseconds of the Limit in lowest terms.
-	Level int64
-	Frac  int64
-	// Lag is how far the Redis clock was behind the newest time the bucket had seen: waits are longer by it.
-	Lag time.Duration
-}
-
-// Source is where leases come from: the buckets in Redis, or a stand-in.
-type Source interface {
-	// Acquire sends all requests in one go and fills the grant of the same index of each. The slices have the same
-	// length. Errors are per Grant, because the nodes of a cluster fail apart.
-	Acquire(ctx context.Context, reqs []Request, grants []Grant)
-}
-
-// Paid is how the requests of one Run fared: the first Admitted ones are allowed, the others denied.
-type Paid struct {
-	Cost     int
-	Admitted int
-	// Allowed is the result of the first admitted request; each further one has Cost less Remaining.
-	Allowed limit.Result
-	// Denied is the result of those that were not admitted.
-	Denied limit.Result
-}
-
-// Result is the result of request i of the run, counted from 0.
-func (p *Paid) Result(i int) limit.Result {
-	if i >= p.Admitted {
-		return p.Denied
-	}
-	r := p.Allowed
-	r.Remaining -= i * p.Cost
-	return r
-}
-
-// Pay turns the grant into the results of the runs of costs, which must be those that were asked for. Whatever later
-// runs were granted counts in the Remaining of earlier ones: it was still in the bucket then.
-func (g *Grant) Pay(lim limit.Limit, costs []Run) []Paid {
-	rate := bucket.NewRate(int64(lim.Rate), lim.Period.Microseconds())
-	level := bucket.Level{N: g.Level, F: g.Frac}
-	for i, c := range costs {
-		level.N += int64(c.Cost) * int64(g.Admitted[i])
-	}
-	paid := make([]Paid, len(costs))
-	for i, c := range costs {
-		p := &paid[i]
-		p.Cost, p.Admitted = c.Cost, g.Admitted[i]
-		if p.Admitted > 0 {
-			p.Allowed = limit.Result{
-				Verdict:   limit.Verdict{Allowed: true, Origin: limit.Remote},
-				Remaining: remaining(level.N-int64(c.Cost), lim.Burst),
-			}
-			level.N -= int64(c.Cost) * int64(p.Admitted)
-		}
-		if p.Admitted < c.Count {
-			p.Denied = limit.Result{
-				Verdict:    limit.Verdict{Origin: limit.Remote},
-				Remaining:  remaining(level.N, lim.Burst),
-				RetryAfter: limit.Micros(level.Wait(rate, int64(c.Cost))) + g.Lag,
-				ResetAfter: limit.Micros(level.Wait(rate, int64(lim.Burst))) + g.Lag,
-			}
-		}
-	}
-	return paid
-}
-
-func remaining(level int64, burst int) int {
-	return int(max(0, min(level, int64(burst))))
+	Level, Frac int64
+	// Lent is how many tokens all processes hold, as far as the bucket knows, and Holders how many processes hold or
+	// want some.
+	Lent    int64
+	Holders int
+	// Scarce: a cost was refused, or a lease was cut short while the bucket was dry.
+	Scarce bool
 }

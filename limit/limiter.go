@@ -74,11 +74,15 @@ type Describer interface {
 // Admit returns nil if a request of n tokens for key could be admitted by this limit at some time. Otherwise the
 // error wraps [ErrInvalidKey], [ErrInvalidTokens] or [ErrExceedsBurst]. Limiters ask it before they charge anything.
 func (l Limit) Admit(key string, n int) error {
+	if err := CheckKey(key); err != nil {
+		return err
+	}
+	return l.CheckTokens(n)
+}
+
+// CheckTokens is the part of Admit that concerns the cost.
+func (l Limit) CheckTokens(n int) error {
 	switch {
-	case key == "":
-		return errKeyEmpty
-	case len(key) > MaxKeyLen:
-		return errKeyLong
 	case n < 0:
 		return errNegative
 	case n > l.Burst && l.Rate != 0:

@@ -5,14 +5,14 @@ import "sync/atomic"
 // Balance is the tokens that this process holds for one key and may spend without asking: a lease. Times are
 // nanoseconds of any clock that does not go back. The zero Balance is empty.
 //
-// There may be any number of takers at once, but only one goroutine that drains and installs.
+// Any number of goroutines may take at once; Drain and Install exclude each other by a lock of the owner's.
 type Balance struct {
 	tokens   atomic.Int64 // below 0: takes that came too late; nothing is owed for them
 	deadline atomic.Int64 // from then on the tokens are void
 }
 
 // Take spends n tokens if they are there and still valid when they are taken, and says how many are left; now reads
-// the clock.
+// the clock. If they were there and not valid any more they are gone all the same, and left is -n.
 //
 // The deadline is read before the tokens and the clock after them. The tokens may come from a newer lease than the
 // deadline, never from an older one, and they were taken before the clock was read, so if the clock is short of that
@@ -42,7 +42,10 @@ func (b *Balance) Take(n int64, now func() int64) (left int64, ok bool) {
 			}
 		}
 	}
-	return left, now() < deadline // else they are lost, as the rest of that lease
+	if now() >= deadline {
+		return -n, false // lost, as the rest of that lease
+	}
+	return left, true
 }
 
 // Held is how many tokens could be taken at the time now.
@@ -53,13 +56,13 @@ func (b *Balance) Held(now int64) int64 {
 	return max(0, b.tokens.Load())
 }
 
-// Drain empties the balance and returns how many tokens it held; live says whether they were still valid.
-func (b *Balance) Drain(now int64) (tokens int64, live bool) {
-	return max(0, b.tokens.Swap(0)), now < b.deadline.Load()
-}
+// Tokens is how many tokens there are, whether they are still valid or not.
+func (b *Balance) Tokens() int64 { return max(0, b.tokens.Load()) }
 
-// Install adds tokens to a drained balance and makes all of it valid until deadline, which must not be earlier than
-// the one before.
+// Drain empties the balance and returns how many tokens there were.
+func (b *Balance) Drain() int64 { return max(0, b.tokens.Swap(0)) }
+
+// Install adds tokens and makes all of them valid until deadline, which must not be earlier than the one before.
 //
 // The deadline comes first: a taker who sees the tokens must not see the old deadline and throw them away.
 func (b *Balance) Install(tokens, deadline int64) {

@@ -74,8 +74,11 @@ func (m gcra) decide(ctx context.Context, c conn, key string, costs []lease.Run)
 	// The room left is the level of a bucket, in another unit.
 	level := bucket.FromUnits(m.rate, n[2], n[3])
 	g := lease.Grant{Lag: limit.Micros(n[1]), Level: level.N, Frac: level.F}
-	if err := readAdmitted(n[4:], m.limit, costs, &g); err != nil {
+	if g.Admitted, err = readAdmitted(n[4:], costs); err != nil {
 		return nil, err
 	}
-	return g.Pay(m.limit, costs), nil
+	if err := checkAdmitted(g.Admitted, m.limit, costs, g.Level); err != nil {
+		return nil, err
+	}
+	return g.Pay(m.limit, costs, 0), nil
 }

@@ -65,12 +65,17 @@ func (l *Limiter) LimitOf(string) limit.Limit { return l.limit }
 
 // Reset forgets everything about key: it is as if it had never been used. An unknown key is no error.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.reset(ctx, key, l.conn.remove)
+}
+
+// reset calls f with the Redis name of a key, bounded by Timeout.
+func (l *Limiter) reset(ctx context.Context, key string, f func(ctx context.Context, redisKey string) error) error {
 	if err := l.limit.Admit(key, 0); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
 	defer cancel()
-	err := l.conn.remove(bounded, redisKey(l.opts.Prefix, key, l.mode.suffix()))
+	err := f(bounded, redisKey(l.opts.Prefix, key, l.mode.suffix()))
 	switch {
 	case err == nil:
 		return nil

@@ -329,7 +329,7 @@ func TestRefillIsExact(t *testing.T) {
 						naive.credit(now, int64(n))
 						changed = floor(naive.left(now)) != left
 						var g [1]lease.Grant
-						source.Acquire(ctx, []lease.Request{{Key: r.key, Limit: lim, Credit: n}}, g[:])
+						source.Acquire(ctx, []lease.Request{{Key: r.key, Limit: lim, Credit: int64(n)}}, g[:])
 						if want := floor(naive.left(now)); g[0].Err != nil || g[0].Level != want {
 							r.t.Fatalf("%v: credit %d at %d: %+v, want level %d", lim, n, now, g[0], want)
 						}

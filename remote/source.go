@@ -75,34 +75,49 @@ func check(req *lease.Request) error {
 	return req.Limit.Admit(req.Key, 0)
 }
 
-func (s *Source) key(req *lease.Request) string {
-	return redisKey(s.opts.Prefix, req.Key, tokenBucketSuffix)
-}
+func (s *Source) key(key string) string { return redisKey(s.opts.Prefix, key, tokenBucketSuffix) }
 
 // acquire sends one request.
 func (s *Source) acquire(ctx context.Context, req *lease.Request) lease.Grant {
-	reply, err := s.conn.run(ctx, tokenBucketScript, s.key(req), bucketArgs(req))
-	return s.grant(req, reply, err)
+	g, err := askBucket(ctx, s.conn, s.key(req.Key), req)
+	return s.grant(g, err)
 }
 
-func (s *Source) grant(req *lease.Request, reply []any, err error) lease.Grant {
-	var g lease.Grant
-	if err == nil {
-		err = readBucket(reply, req, &g)
-	}
+// grant is g, or says why there is none.
+func (s *Source) grant(g lease.Grant, err error) lease.Grant {
 	if err != nil {
 		return lease.Grant{Err: unavailable(s.opts.Prefix, err)}
 	}
 	return g
 }
 
-// acquireAll sends the requests of the given indices in one pipeline. Those whose node did not know the script were not executed: they are
-// sent once more, on their own, because in a pipeline there is no falling back to EVAL.
+// Reset makes the bucket of key full; see TokenBucket.Reset.
+func (s *Source) Reset(ctx context.Context, key string, lim limit.Limit) error {
+	if s.err != nil {
+		return s.err
+	}
+	if err := check(&lease.Request{Key: key, Limit: lim}); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	err := resetBucket(bounded, s.conn, s.key(key), lim)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return unavailable(s.opts.Prefix, err)
+}
+
+// acquireAll sends the requests of the given indices in one pipeline. Those whose node did not know the script were not
+// executed: they are sent once more, on their own, because in a pipeline there is no falling back to EVAL.
 func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Request, grants []lease.Grant) {
 	pipe := s.conn.rdb.Pipeline()
 	cmds := make([]command, len(reqs))
 	for _, i := range send {
-		cmds[i] = tokenBucketScript.call(ctx, "evalsha", s.key(&reqs[i]), bucketArgs(&reqs[i]))
+		cmds[i] = tokenBucketScript.call(ctx, "evalsha", s.key(reqs[i].Key), bucketArgs(&reqs[i]))
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	failed := s.conn.await(ctx, func() error {
@@ -124,7 +139,11 @@ func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Reques
 			grants[i] = s.acquire(ctx, &reqs[i])
 			continue
 		}
-		grants[i] = s.grant(&reqs[i], reply, err)
+		if err != nil {
+			grants[i] = s.grant(lease.Grant{}, err)
+			continue
+		}
+		grants[i] = s.grant(readGrant(reply, &reqs[i]))
 	}
 }
 

@@ -13,7 +13,13 @@ import (
 //go:embed token_bucket.lua
 var tokenBucketSource string
 
-var tokenBucketScript = newScript(tokenBucketSource)
+//go:embed reset.lua
+var resetSource string
+
+var (
+	tokenBucketScript = newScript(tokenBucketSource)
+	resetScript       = newScript(resetSource)
+)
 
 const tokenBucketSuffix = "tb1"
 
@@ -34,68 +40,130 @@ func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, er
 	return &TokenBucket{l}, nil
 }
 
+// Reset makes the bucket of key full. Leases of it are void as soon as their holders ask again, at the latest when they
+// end; until then what they hold may be used once more. An unknown key is no error.
+func (b *TokenBucket) Reset(ctx context.Context, key string) error {
+	return b.reset(ctx, key, func(ctx context.Context, redisKey string) error {
+		return resetBucket(ctx, b.conn, redisKey, b.limit)
+	})
+}
+
 type tokenBucket struct{ limit limit.Limit }
 
 func (tokenBucket) suffix() string { return tokenBucketSuffix }
 
 func (m tokenBucket) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	req := lease.Request{Limit: m.limit, Costs: costs}
-	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(&req))
+	g, err := askBucket(ctx, c, key, &lease.Request{Limit: m.limit, Costs: costs})
 	if err != nil {
 		return nil, err
 	}
-	var g lease.Grant
-	if err := readBucket(reply, &req, &g); err != nil {
-		return nil, err
+	return g.Pay(m.limit, costs, 0), nil
+}
+
+// askBucket runs the script for one request.
+func askBucket(ctx context.Context, c conn, key string, req *lease.Request) (lease.Grant, error) {
+	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(req))
+	if err != nil {
+		return lease.Grant{}, err
 	}
-	return g.Pay(m.limit, costs), nil
+	return readGrant(reply, req)
+}
+
+// resetBucket runs the script that makes a bucket full.
+func resetBucket(ctx context.Context, c conn, key string, lim limit.Limit) error {
+	rate := bucket.NewRate(int64(lim.Rate), lim.Period.Microseconds())
+	_, err := c.run(ctx, resetScript, key, []any{rate.Tokens, rate.Micros, lim.Burst})
+	return err
 }
 
 // bucketArgs are the arguments of the token bucket script for a request.
 func bucketArgs(req *lease.Request) []any {
 	rate := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds())
-	args := make([]any, 0, 4+2*len(req.Costs))
-	return appendCosts(append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Credit), req.Costs)
+	h := &req.Lease
+	args := make([]any, 0, 16+2*len(req.Costs))
+	args = append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Slack, req.Credit, h.ID)
+	if h.ID != "" {
+		args = append(args, h.Seq, h.Used, h.Held, h.Want, h.Demand, h.Epoch, h.Expiry, h.MaxLeased, h.TTL.Microseconds(), h.Dry)
+	}
+	return appendCosts(args, req.Costs)
 }
 
-// readBucket reads the reply to bucketArgs.
-func readBucket(reply []any, req *lease.Request, g *lease.Grant) error {
-	n, err := integers(reply, 4+len(req.Costs))
-	if err != nil {
-		return err
-	}
-	period := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds()).Micros
-	if n[1] < 0 || n[1] > maxLag || n[2] < -maxExact || n[3] < 0 || n[3] >= period {
-		return badReply("not a level")
-	}
-	g.Lag, g.Level, g.Frac = limit.Micros(n[1]), n[2], n[3]
-	return readAdmitted(n[4:], req.Limit, req.Costs, g)
-}
-
-// maxExact is the largest integer in the sums of a script, and maxLag the most that a script takes for a small step
-// back of the clock, in microseconds.
 const (
+	// bucketReply is how many numbers come before those of the runs.
+	bucketReply = 11
+	// maxExact is the largest integer in the sums of a script, and maxLag the most that a script takes for a small
+	// step back of the clock, in microseconds.
 	maxExact = 1 << 53
 	maxLag   = 5_000_000
 )
 
-// readAdmitted reads how many of each run were admitted. g.Level is what they left: going back from there, each run
-// must have got what the level before it paid for.
-func readAdmitted(n []int64, lim limit.Limit, costs []lease.Run, g *lease.Grant) error {
-	level, burst := g.Level, int64(lim.Burst)
-	g.Admitted = make([]int, len(costs))
+// readGrant reads the reply to bucketArgs. Whatever no bucket answers to this request is an error: a token more than
+// was asked for would be spent.
+func readGrant(reply []any, req *lease.Request) (lease.Grant, error) {
+	costs, h := req.Costs, &req.Lease
+	if len(reply) == bucketReply {
+		costs = nil // stale or reset: nothing was decided
+	}
+	n, err := integers(reply, bucketReply+len(costs))
+	if err != nil {
+		return lease.Grant{}, err
+	}
+	g := lease.Grant{
+		Status: lease.Status(n[0]), Now: n[1], Lag: limit.Micros(n[2]), Epoch: n[3], Granted: n[4], Expiry: n[5],
+		Level: n[6], Frac: n[7], Lent: n[8], Holders: int(n[9]), Scarce: n[10] == 1,
+	}
+	decided := g.Status == lease.OK || g.Status == lease.Loss
+	period := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds()).Micros
+	switch {
+	case n[0] < 0 || n[0] > int64(lease.Loss):
+		return lease.Grant{}, badReply("unknown status")
+	case decided != (len(costs) == len(req.Costs)) && len(req.Costs) > 0 || !decided && h.ID == "":
+		return lease.Grant{}, badReply("status and costs do not fit")
+	case n[2] < 0 || n[2] > maxLag || n[6] < -maxExact || n[6] > maxExact || n[7] < 0 || n[7] >= period || n[8] < 0 || n[9] < 0:
+		return lease.Grant{}, badReply("not a bucket")
+	case decided && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
+		return lease.Grant{}, badReply("more granted than asked for")
+	}
+	if !decided {
+		g.Admitted = []int{}
+		return g, nil
+	}
+	if g.Admitted, err = readAdmitted(n[bucketReply:], costs); err != nil {
+		return lease.Grant{}, err
+	}
+	if h.ID == "" { // else what was lent came out of the level too
+		err = checkAdmitted(g.Admitted, req.Limit, costs, g.Level)
+	}
+	return g, err
+}
+
+// readAdmitted reads how many of each run were admitted.
+func readAdmitted(n []int64, costs []lease.Run) ([]int, error) {
+	admitted := make([]int, len(costs))
+	for i, c := range costs {
+		if n[i] < 0 || n[i] > int64(c.Count) {
+			return nil, badReply("more admitted than asked for")
+		}
+		admitted[i] = int(n[i])
+	}
+	return admitted, nil
+}
+
+// checkAdmitted says what is wrong with the requests admitted, level being what they left: going back from there, each
+// run must have got what the level before it paid for.
+func checkAdmitted(admitted []int, lim limit.Limit, costs []lease.Run, level int64) error {
+	burst := int64(lim.Burst)
 	for i, c := range slices.Backward(costs) {
-		cost, count := int64(c.Cost), int64(c.Count)
+		n, cost := int64(admitted[i]), int64(c.Cost)
 		switch {
-		case n[i] < 0 || n[i] > count || level > burst:
-			return badReply("more admitted than asked for, or more left than the burst")
-		case n[i] < count && (level >= cost || cost == 0):
+		case level > burst:
+			return badReply("more left than the burst")
+		case n < int64(c.Count) && (level >= cost || cost == 0):
 			return badReply("refused what was left")
-		case cost > 0 && n[i] > (burst-level)/cost:
+		case cost > 0 && n > (burst-level)/cost:
 			return badReply("more admitted than the burst")
 		}
-		level += n[i] * cost
-		g.Admitted[i] = int(n[i])
+		level += n * cost
 	}
 	if level > burst {
 		return badReply("more left than the burst")

@@ -45,7 +45,7 @@ func TestTTL02_NoKeyWithoutTTL(t *testing.T) {
 	// A state that has lost its time to live, and is full, does not block for ever.
 	states := map[string]func(r *rig){
 		"token bucket": func(r *rig) {
-			r.b.Client.HSet(ctx, r.stored(), "n", 0, "f", 0, "t", r.b.Now().UnixMicro(), "L", "3 10000000 3")
+			r.b.Client.HSet(ctx, r.stored(), "n", 0, "f", 0, "t", r.b.Now().UnixMicro(), "L", "3 10000000 3", "e", 1)
 		},
 		"gcra": func(r *rig) {
 			r.b.Client.Set(ctx, r.stored(), strconv.FormatInt(r.b.Now().UnixMicro()+10_000_000, 10)+" 0", 0)

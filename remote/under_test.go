@@ -91,7 +91,7 @@ func TestUNDER05_KeptState(t *testing.T) {
 	each(t, buckets, limit.PerSecond(1_000_000), func(r *rig) {
 		switch r.mode.name {
 		case tokenBucket.name:
-			r.b.Client.HSet(ctx, r.stored(), "n", "-1000000", "f", "0", "t", "1", "L", "1 1 1000000")
+			r.b.Client.HSet(ctx, r.stored(), "n", "-1000000", "f", "0", "t", "1", "L", "1 1 1000000", "e", "1")
 		case gcra.name:
 			r.b.Client.Set(ctx, r.stored(), "1 0", 0)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
@@ -106,7 +107,7 @@ func compare(ctx context.Context, cfg config, out io.Writer, bar *progress) erro
 	printHead(out)
 	// Keys of this run only: on a real server they vanish by their time to live, and nothing else is touched.
 	id := rand.Text()
-	var lease int
+	var terms lease.Terms
 	for i, m := range modes {
 		bar.show(fmt.Sprintf("%d/%d %s", i+1, len(modes), m.name))
 		t, err := m.run(ctx, cfg, srv, fmt.Sprintf("quickstart:%s:%d:", id, i))
@@ -118,7 +119,9 @@ func compare(ctx context.Context, cfg config, out io.Writer, bar *progress) erro
 		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		lease = max(lease, t.lease)
+		if t.terms.TTL > 0 {
+			terms = t.terms
+		}
 		if t.decided > 0 {
 			printRow(out, m.name, t, cfg.limit)
 		}
@@ -126,7 +129,7 @@ func compare(ctx context.Context, cfg config, out io.Writer, bar *progress) erro
 			return ctx.Err()
 		}
 	}
-	printLegend(out, cfg, lease)
+	printLegend(out, cfg, terms)
 	return nil
 }
 
@@ -154,7 +157,7 @@ func (m mode) run(ctx context.Context, cfg config, srv *server, prefix string) (
 	t := load(ctx, limiters, cfg.length)
 	t.calls = srv.calls.Load() - calls
 	if l, ok := limiters[0].(*hybrid.Limiter); ok {
-		t.lease = l.Stats().LeaseSize
+		t.terms = l.Stats().Terms
 	}
 	if t.decided == 0 && t.err != nil {
 		return t, t.err

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -20,8 +21,8 @@ type tally struct {
 	err                       error         // of the first call that failed
 	elapsed                   time.Duration // from before the first call to after the last
 	latency                   histogram
-	calls                     int64 // to Redis
-	lease                     int   // tokens of a lease, 0 if there are none
+	calls                     int64       // to Redis
+	terms                     lease.Terms // of the leases, if there are any
 }
 
 // warm asks each limiter once, for another key.

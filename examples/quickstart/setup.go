@@ -50,7 +50,7 @@ func parse(args []string, stdout io.Writer) (config, error) {
 	burst := fs.Int("burst", 250, "most tokens at one instant")
 	fs.IntVar(&c.instances, "instances", 4, "limiters that share the limit, each with its own client")
 	fs.IntVar(&c.workers, "workers", 16, "goroutines that ask each instance")
-	fs.IntVar(&c.lease, "lease", 0, "tokens that the leased mode fetches at a time; 0 derives them from the limit")
+	fs.IntVar(&c.lease, "lease", 0, "tokens that the leased mode fetches at a time; 0 lets demand decide")
 	fs.DurationVar(&c.length, "for", 800*time.Millisecond, "length of the load on each of the modes")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -92,7 +92,7 @@ type server struct {
 // connect starts the embedded Redis, or makes sure that the given one answers.
 func connect(ctx context.Context, cfg config) (*server, error) {
 	s := &server{name: "an embedded Redis (miniredis)"}
-	opts := &redis.Options{Addr: cfg.redis}
+	opts := &redis.Options{Addr: cfg.redis, ContextTimeoutEnabled: true}
 	stop := func() {}
 	switch {
 	case cfg.redis == "":
@@ -107,6 +107,7 @@ func connect(ctx context.Context, cfg config) (*server, error) {
 		if opts, err = redis.ParseURL(cfg.redis); err != nil {
 			return nil, errors.New("-redis is no URL of the form redis://user:password@host:port/db") // err may hold the password
 		}
+		opts.ContextTimeoutEnabled = true
 		s.name = "Redis at " + opts.Addr
 	default:
 		s.name = "Redis at " + opts.Addr

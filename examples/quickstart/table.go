@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -32,22 +33,23 @@ func idealOf(lim limit.Limit, elapsed time.Duration) int {
 	return lim.Burst + int(float64(lim.Rate)*elapsed.Seconds())
 }
 
-// printLegend says how to read the table; lease is the size of the leases that were used.
-func printLegend(out io.Writer, cfg config, lease int) {
+// printLegend says how to read the table; terms are those of the leases that were used.
+func printLegend(out io.Writer, cfg config, terms lease.Terms) {
 	window := cfg.limitOf(mode{window: true})
-	more := cfg.instances * lease
 	fmt.Fprintf(out, `
-ideal is Burst + Rate * time, what a perfect bucket would have admitted under this load. Token bucket and GCRA never
-admit more, however many instances share the limit; every decision waits for Redis, but the callers of an instance that
-wait at the same time share a call. "One call per request" is the same token bucket without that sharing.
+ideal is Burst + Rate * time, what a perfect bucket would have admitted under this load. The leased mode, token bucket
+and GCRA never admit more in any window of time, however many instances share the limit.
 
-The leased mode decides from tokens that it fetched before, %d at a time, and remembers denials until the next token is
-due, so almost no decision waits for Redis. The price: in any window of length W it may admit up to
-Burst + Rate*W + instances*lease, here %d tokens (%.1f %% of the burst) more than the ideal.
+The leased mode decides from tokens that it fetched before and remembers for a moment that the bucket is dry, so almost
+no decision waits for Redis. The price: tokens that one instance holds, here at most %d of %d in all and for at most
+%v, are not there for another.
+
+In the other modes every decision waits for Redis, but the callers of an instance that wait at the same time share a
+call. "One call per request" is the token bucket without that sharing.
 
 The windows count %v. The log is exact in every window; the counter estimates the log; a fixed window
 lets up to twice its limit pass around its edge, which may be more than the ideal.
-`, lease, more, 100*float64(more)/float64(cfg.limit.Burst), window)
+`, terms.MaxLeased, cfg.limit.Burst, terms.TTL, window)
 }
 
 // thousands writes 1234567 as 1,234,567.

@@ -98,26 +98,54 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 	return b.paid[run].Result(i), nil
 }
 
+// Start calls send for key with the callers that wait, if any, and does not wait itself. It does nothing if a batch of
+// the key is about to be sent anyway.
+func (g *Group) Start(key string, send Send) {
+	g.mu.Lock()
+	var b *batch
+	if q := g.open[key]; len(q) == 0 || q[len(q)-1].settled() {
+		b = g.openLocked(key)
+	}
+	g.mu.Unlock()
+	if b != nil {
+		go g.fly(key, b, send)
+	}
+}
+
+// openLocked adds an empty batch behind those of the key.
+func (g *Group) openLocked(key string) *batch {
+	b := &batch{deadline: time.Now().Add(g.timeout), done: make(chan struct{})}
+	g.open[key] = append(g.open[key], b)
+	return b
+}
+
 // joinLocked puts a cost at the end of the key's newest batch, or opens one.
 func (g *Group) joinLocked(key string, cost int) (b *batch, run, i int, opened bool) {
-	q := g.open[key]
-	// A batch that has timed out, while a call that hangs kept it from being sent, takes nobody in: who comes now has
-	// not waited yet.
-	if len(q) > 0 && !q[len(q)-1].settled() {
+	if q := g.open[key]; len(q) > 0 && q[len(q)-1].takes(cost) {
 		b = q[len(q)-1]
-		run = len(b.costs) - 1
-		if last := &b.costs[run]; last.Cost == cost {
-			last.Count++
-			return b, run, last.Count - 1, false
-		}
-		if len(b.costs) < lease.MaxRuns {
-			b.costs = append(b.costs, lease.Run{Cost: cost, Count: 1})
-			return b, run + 1, 0, false
-		}
+	} else {
+		b, opened = g.openLocked(key), true
 	}
-	b = &batch{costs: []lease.Run{{Cost: cost, Count: 1}}, deadline: time.Now().Add(g.timeout), done: make(chan struct{})}
-	g.open[key] = append(q, b)
-	return b, 0, 0, true
+	run, i = b.add(cost)
+	return b, run, i, opened
+}
+
+// takes reports whether one more request of this cost can join the batch. One that has timed out may still be open, until
+// the flight before it has landed and its own goroutine has come to run: whoever joined it would fail at once, and a loop
+// of such callers would keep that goroutine from running.
+func (b *batch) takes(cost int) bool {
+	n := len(b.costs)
+	return (n < lease.MaxRuns || b.costs[n-1].Cost == cost) && !b.settled()
+}
+
+// add puts a request at the end of the batch and returns where.
+func (b *batch) add(cost int) (run, i int) {
+	if n := len(b.costs); n > 0 && b.costs[n-1].Cost == cost {
+		b.costs[n-1].Count++
+		return n - 1, b.costs[n-1].Count - 1
+	}
+	b.costs = append(b.costs, lease.Run{Cost: cost, Count: 1})
+	return len(b.costs) - 1, 0
 }
 
 // fly sees to it that b is sent: it joins the flight that is out for the key and then starts the next, until b is

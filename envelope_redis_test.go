@@ -1,0 +1,536 @@
+package hybrid_test
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/internal/redistest"
+	"github.com/hybridlimit/hybrid/limit"
+	"github.com/hybridlimit/hybrid/remote"
+)
+
+var (
+	historySeed  = flag.Uint64("histories.seed", 0, "replay the histories on real Redis from this seed; 0 is a new one")
+	historyCount = flag.Int("histories.count", 50, "how many histories on real Redis; 12 of them with -short")
+)
+
+// attempt is one request as its caller saw it. Its tokens were taken at an instant between from and to, in
+// microseconds of the wall clock, which is also that of the Redis on this machine.
+type attempt struct {
+	from, to int64
+	cost     int64
+	admitted bool
+}
+
+// try makes a request and says when it was made. An error admits nothing.
+func try(take func() (limit.Result, error), cost int) (attempt, limit.Result, error) {
+	from := time.Now().UnixMicro()
+	r, err := take()
+	to := time.Now().UnixMicro() + 1 // rounded up
+	return attempt{from, to, int64(cost), err == nil && r.Allowed}, r, err
+}
+
+func admissions(all []attempt) []attempt {
+	return slices.DeleteFunc(slices.Clone(all), func(a attempt) bool { return !a.admitted })
+}
+
+func tokens(all []attempt) (n int64) {
+	for _, a := range all {
+		n += a.cost
+	}
+	return n
+}
+
+// excess is the most by which the admissions surely broke the bound: the largest A - Rate*W - Burst over all windows,
+// where A are the tokens of those admissions that lie in the window with the whole of their call. Each was taken at
+// some instant of its call, so the bound holds for them exactly and without any allowance, however long a call took
+// and for however long a process was stopped in the middle of one.
+func excess(admitted []attempt, lim limit.Limit) float64 {
+	if len(admitted) == 0 {
+		return -float64(lim.Burst)
+	}
+	r, p := int64(lim.Rate), lim.Period.Microseconds() // amounts are in units of 1/p token
+	all := slices.SortedFunc(slices.Values(admitted), func(a, b attempt) int { return cmp.Compare(a.to, b.to) })
+	starts := make([]int64, len(all))
+	for i, a := range all {
+		starts[i] = a.from
+	}
+	slices.Sort(starts)
+	starts = slices.Compact(starts)
+	origin := starts[0]
+	// The ends of windows in order, and for each the best start. A start counts once an admission that began there or
+	// later has ended.
+	best := newSums(len(starts))
+	for i, s := range starts {
+		best.add(i, i+1, r*(s-origin)-unborn)
+	}
+	born := 0
+	worst := int64(math.MinInt64)
+	for _, a := range all {
+		i, _ := slices.BinarySearch(starts, a.from)
+		if i+1 > born {
+			best.add(born, i+1, unborn)
+			born = i + 1
+		}
+		best.add(0, i+1, p*a.cost)
+		worst = max(worst, best.max()-r*(a.to-origin))
+	}
+	return float64(worst)/float64(p) - float64(lim.Burst)
+}
+
+const unborn = 1 << 60
+
+// sums are numbers, at first 0, to which the same can be added in a whole range: a segment tree.
+type sums struct {
+	size       int
+	top, extra []int64 // of each node: the largest below it, and what all below it have on top
+}
+
+func newSums(n int) *sums {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	s := &sums{size, make([]int64, 2*size), make([]int64, 2*size)}
+	s.add(n, size, -2*unborn)
+	return s
+}
+
+func (s *sums) max() int64 { return s.top[1] }
+
+func (s *sums) add(from, to int, x int64) { s.addBelow(1, 0, s.size, from, to, x) }
+
+func (s *sums) addBelow(node, lo, hi, from, to int, x int64) {
+	switch {
+	case to <= lo || hi <= from:
+	case from <= lo && hi <= to:
+		s.top[node] += x
+		s.extra[node] += x
+	default:
+		mid := (lo + hi) / 2
+		s.addBelow(2*node, lo, mid, from, to, x)
+		s.addBelow(2*node+1, mid, hi, from, to, x)
+		s.top[node] = max(s.top[2*node], s.top[2*node+1]) + s.extra[node]
+	}
+}
+
+// excessAtEnds is the largest A - Rate*W - Burst when every admission counts where its call ended. It may be above 0 by
+// as much as Rate times the longest call.
+func excessAtEnds(admitted []attempt, lim limit.Limit) float64 {
+	rate := float64(lim.Rate) / float64(lim.Period.Microseconds())
+	all := slices.SortedFunc(slices.Values(admitted), func(a, b attempt) int { return cmp.Compare(a.to, b.to) })
+	level, last, worst := float64(lim.Burst), int64(0), math.Inf(-1)
+	for _, a := range all { // a bucket that may go into debt: the debt is the excess
+		if last != 0 {
+			level = min(float64(lim.Burst), level+rate*float64(a.to-last))
+		}
+		last = a.to
+		level -= float64(a.cost)
+		worst = max(worst, -level)
+	}
+	return worst
+}
+
+func longest(all []attempt) (d time.Duration) {
+	for _, a := range all {
+		d = max(d, time.Duration(a.to-a.from)*time.Microsecond)
+	}
+	return d
+}
+
+// ideal is how many tokens one exact bucket would have admitted of the same requests.
+func ideal(all []attempt, lim limit.Limit) (n float64) {
+	rate := float64(lim.Rate) / float64(lim.Period.Microseconds())
+	all = slices.SortedFunc(slices.Values(all), func(a, b attempt) int { return cmp.Compare(a.from, b.from) })
+	level, last := float64(lim.Burst), int64(0)
+	for _, a := range all {
+		if last != 0 {
+			level = min(float64(lim.Burst), level+rate*float64(a.from-last))
+		}
+		last = a.from
+		if level >= float64(a.cost) {
+			level -= float64(a.cost)
+			n += float64(a.cost)
+		}
+	}
+	return n
+}
+
+// The check must find what a naive one finds.
+func TestExcessAgainstAllWindows(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		lim := limit.Limit{Rate: 1 + rng.IntN(50), Period: time.Duration(1+rng.IntN(20)) * time.Microsecond, Burst: 1 + rng.IntN(30)}
+		all := make([]attempt, 1+rng.IntN(40))
+		for i := range all {
+			from := 1e15 + rng.Int64N(100)
+			all[i] = attempt{from, from + 1 + rng.Int64N(10), 1 + rng.Int64N(10), true}
+		}
+		rate := float64(lim.Rate) / float64(lim.Period.Microseconds())
+		want := math.Inf(-1)
+		for _, a := range all {
+			for _, b := range all {
+				var in []attempt
+				for _, c := range all {
+					if a.from <= c.from && c.to <= b.to {
+						in = append(in, c)
+					}
+				}
+				if len(in) > 0 {
+					want = max(want, float64(tokens(in))-rate*float64(b.to-a.from)-float64(lim.Burst))
+				}
+			}
+		}
+		if got := excess(all, lim); math.Abs(got-want) > 1e-6 {
+			t.Fatalf("seed %d: excess %v, by trying all windows %v", seed, got, want)
+		}
+	}
+}
+
+// Many short lives of one key, each with several limiters that have connections of their own to the same Redis, and
+// proxies that lose, delay, repeat and reorder what they say. All admissions together must stay below the bound.
+func TestEnvelopeOnRedis(t *testing.T) {
+	seed, count := *historySeed, *historyCount
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	if testing.Short() {
+		count = min(count, 12)
+	}
+	srv := redistest.Start(t)
+	histories := make([]*history, count)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 6) // mostly they wait
+	for i := range histories {
+		h := newHistory(t, srv.Addr(), seed, uint64(i))
+		histories[i] = h
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			h.play(t)
+		})
+	}
+	wg.Wait()
+
+	worst, atEnds, allowed := math.Inf(-1), math.Inf(-1), 0.0
+	var admitted, possible float64
+	var calls, errs int64
+	var admissionCount int
+	for i, h := range histories {
+		in := admissions(h.attempts)
+		over := excess(in, h.limit)
+		if over > 1e-6 {
+			t.Errorf("history %d (%v): %.3f tokens above the bound\n  -histories.seed=%d -histories.count=%d", i, h, over, seed, count)
+		}
+		worst = max(worst, over/float64(h.limit.Burst))
+		if at := excessAtEnds(in, h.limit); at > atEnds {
+			atEnds = at
+			allowed = longest(in).Seconds() * float64(h.limit.Rate) / h.limit.Period.Seconds()
+		}
+		got, best := float64(tokens(in)), ideal(h.attempts, h.limit)
+		admitted, possible = admitted+got, possible+best
+		admissionCount += len(in)
+		calls, errs = calls+h.calls, errs+h.errs
+		if got < 0.3*best {
+			t.Errorf("history %d (%v): admitted %.0f tokens, an ideal bucket %.0f\n  -histories.seed=%d -histories.count=%d", i, h, got, best, seed, count)
+		}
+	}
+	t.Logf("seed %d: %d histories, %d admissions: admitted/ideal %.3f, worst excess %.4f of the burst with no allowance; "+
+		"counted at the ends of calls %.1f tokens (allowance for the longest call %.1f); %.3f calls per admission, %d errors",
+		seed, count, admissionCount, admitted/possible, worst, atEnds, allowed, float64(calls)/float64(admissionCount), errs)
+	if ratio := admitted / possible; ratio < 0.7 {
+		t.Errorf("all histories together admitted %.3f of the ideal, want at least 0.7", ratio)
+	}
+}
+
+// Limiters that do not share their buckets break the bound; if that is not found, nothing is.
+func TestEnvelopeOnRedisFindsTwoBuckets(t *testing.T) {
+	srv := redistest.Start(t)
+	h := newHistory(t, srv.Addr(), 1, 0)
+	h.limit = limit.Limit{Rate: 200, Period: time.Second, Burst: 100}
+	h.apart = true
+	h.play(t)
+	if over := excess(admissions(h.attempts), h.limit); over < 50 {
+		t.Errorf("two limiters with a bucket each are only %.1f tokens above the bound of one", over)
+	}
+}
+
+// history is one life of one key.
+type history struct {
+	limit    limit.Limit
+	key      string
+	apart    bool // every limiter has a bucket of its own
+	parties  []*party
+	duration time.Duration
+
+	attempts []attempt
+	calls    int64
+	errs     int64
+}
+
+// party is one limiter with its own way to Redis.
+type party struct {
+	rng   *rand.Rand
+	opts  hybrid.Options
+	exact bool // a remote.TokenBucket instead of a hybrid.Limiter
+	pool  func(*redis.Options)
+	calm  bool // no faults
+	lives int  // it is given up and made again so many times
+	proxy *redistest.Proxy
+}
+
+func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
+
+func newHistory(t *testing.T, addr string, seed, i uint64) *history {
+	rng := rand.New(rand.NewPCG(seed, i))
+	rate := pick(rng, 20, 100, 500, 2000, 10000)
+	h := &history{
+		key:      fmt.Sprintf("history-%d", i),
+		duration: time.Duration(600+rng.IntN(900)) * time.Millisecond,
+	}
+	burst := max(25, int(float64(rate)*pick(rng, 0.05, 0.2, 0.5, 1)))
+	h.limit = limit.Limit{Rate: rate, Period: time.Second, Burst: burst}
+	for range 2 + rng.IntN(3) {
+		p := &party{
+			rng: rand.New(rand.NewPCG(rng.Uint64(), i)),
+			opts: hybrid.Options{
+				LeaseSize: pick(rng, 0, 0, 0, 1, 5, 20, 100),
+				LeaseTTL:  pick(rng, 0, 0, 10*time.Millisecond, 100*time.Millisecond, time.Minute),
+				MaxLeased: pick(rng, 0, 0, 0.5, 1),
+				Refresh:   pick(rng, 0, 0, 5*time.Millisecond, 50*time.Millisecond),
+				Exact:     rng.IntN(6) == 0,
+				Timeout:   time.Duration(20+rng.IntN(60)) * time.Millisecond,
+				MaxKeys:   pick(rng, 0, 0, 1), // 1: other keys push this one out
+			},
+			exact: rng.IntN(6) == 0,
+			calm:  rng.IntN(5) == 0,
+			lives: 1 + rng.IntN(3),
+			proxy: redistest.NewProxy(t, addr),
+		}
+		if rng.IntN(2) == 0 {
+			p.pool = func(o *redis.Options) { o.ContextTimeoutEnabled = true }
+		} else {
+			p.pool = func(o *redis.Options) { o.PoolSize, o.ReadTimeout = 40, 200*time.Millisecond }
+		}
+		h.parties = append(h.parties, p)
+	}
+	return h
+}
+
+func (h *history) String() string {
+	s := fmt.Sprintf("%v for %v", h.limit, h.duration)
+	for _, p := range h.parties {
+		kind := "leased"
+		if p.exact {
+			kind = "token bucket"
+		}
+		s += fmt.Sprintf("; %s %+v", kind, p.opts)
+	}
+	return s
+}
+
+// play runs the history in real time.
+func (h *history) play(t *testing.T) {
+	var mu sync.Mutex
+	end := time.Now().Add(h.duration)
+	var wg sync.WaitGroup
+	for i, p := range h.parties {
+		prefix := ""
+		if h.apart {
+			prefix = fmt.Sprint("apart-", i, ":")
+		}
+		wg.Go(func() {
+			attempts, errs := p.live(t, h, prefix, end)
+			mu.Lock()
+			defer mu.Unlock()
+			h.attempts = append(h.attempts, attempts...)
+			h.errs += errs
+			h.calls += p.proxy.Requests()
+		})
+	}
+	wg.Wait()
+	for _, p := range h.parties {
+		p.proxy.Close()
+	}
+}
+
+// live is the party's part of a history: its lives one after another, and its faults beside them. A limiter that is
+// given up is not closed before the history is over, so that what it holds is lost as if it had crashed.
+func (p *party) live(t *testing.T, h *history, prefix string, end time.Time) (all []attempt, errs int64) {
+	var wg sync.WaitGroup
+	if !p.calm && !h.apart {
+		rng := rand.New(rand.NewPCG(p.rng.Uint64(), 0))
+		wg.Go(func() { disturb(p.proxy, rng, end) })
+	}
+	slice := time.Until(end) / time.Duration(p.lives)
+	var closers []func()
+	for life := range p.lives {
+		until := end.Add(-slice * time.Duration(p.lives-1-life))
+		rdb := redis.NewClient(clientOptions(p.proxy.Addr(), p.pool))
+		take, closer := p.limiter(t, h, prefix, rdb)
+		closers = append(closers, func() { closer(); rdb.Close() })
+		var mu sync.Mutex
+		var load sync.WaitGroup
+		for range 3 {
+			rng := rand.New(rand.NewPCG(p.rng.Uint64(), 0))
+			load.Go(func() {
+				mine, failed := spend(rng, take, until, int64(h.limit.Burst))
+				mu.Lock()
+				defer mu.Unlock()
+				all, errs = append(all, mine...), errs+failed
+			})
+		}
+		load.Wait()
+	}
+	wg.Wait()
+	for _, f := range closers {
+		f()
+	}
+	return all, errs
+}
+
+type taker func(cost int) (limit.Result, error)
+
+func (p *party) limiter(t *testing.T, h *history, prefix string, rdb *redis.Client) (taker, func()) {
+	ctx := context.Background()
+	if p.exact {
+		b, err := remote.NewTokenBucket(rdb, h.limit, remote.Options{Prefix: prefix, Timeout: p.opts.Timeout})
+		if err != nil {
+			t.Error(err)
+			return nil, func() {}
+		}
+		return func(n int) (limit.Result, error) { return b.AllowN(ctx, h.key, n) }, func() {}
+	}
+	opts := p.opts
+	opts.Prefix = prefix
+	l, err := hybrid.New(rdb, h.limit, opts)
+	if err != nil {
+		t.Error(err)
+		return nil, func() {}
+	}
+	take := func(n int) (limit.Result, error) { return l.AllowN(ctx, h.key, n) }
+	if opts.MaxKeys == 1 {
+		take = func(n int) (limit.Result, error) {
+			r, err := l.AllowN(ctx, h.key, n)
+			if n > 5 { // now and then, so that the key is forgotten and comes back
+				_, _ = l.AllowN(ctx, h.key+"-other", 1)
+			}
+			return r, err
+		}
+	}
+	return take, func() { l.Close(ctx) } // an error: the proxy may be at its worst
+}
+
+// spend makes requests in bursts and pauses until the time is over.
+func spend(rng *rand.Rand, take taker, until time.Time, burst int64) (all []attempt, errs int64) {
+	if take == nil {
+		return nil, 0
+	}
+	for time.Now().Before(until) {
+		if rng.IntN(3) == 0 {
+			pause(time.Duration(rng.IntN(120))*time.Millisecond, until)
+		}
+		gap := time.Duration(rng.IntN(1500)) * time.Microsecond
+		for range 1 + rng.IntN(100) {
+			if !time.Now().Before(until) {
+				break
+			}
+			cost := min(pick(rng, 1, 1, 1, 2, 5, 20), int(burst))
+			a, _, err := try(func() (limit.Result, error) { return take(cost) }, cost)
+			all = append(all, a)
+			if err != nil {
+				errs++
+			}
+			if err != nil || !a.admitted {
+				pause(gap+time.Millisecond, until) // a flood would only take the processor from the others
+			} else if gap > time.Millisecond {
+				pause(gap, until)
+			}
+		}
+	}
+	return all, errs
+}
+
+// pause waits, but not beyond the time until.
+func pause(d time.Duration, until time.Time) {
+	<-time.After(min(d, time.Until(until)))
+}
+
+// disturb makes the proxy faulty in one way after another until the time is over.
+func disturb(proxy *redistest.Proxy, rng *rand.Rand, until time.Time) {
+	for time.Now().Before(until) {
+		pause(time.Duration(5+rng.IntN(50))*time.Millisecond, until)
+		n := 1 + rng.IntN(3)
+		switch rng.IntN(8) {
+		case 0:
+			proxy.DropReplies(n)
+		case 1:
+			proxy.HangReplies(1)
+		case 2:
+			proxy.Duplicate(n)
+		case 3, 4:
+			proxy.LateRequests(n, time.Duration(rng.IntN(400))*time.Millisecond)
+		case 5:
+			proxy.Delay(time.Duration(rng.IntN(20)) * time.Millisecond)
+		case 6:
+			proxy.Delay(0)
+		case 7:
+			proxy.Cut()
+		}
+	}
+	proxy.DropReplies(0)
+	proxy.HangReplies(0)
+	proxy.Duplicate(0)
+	proxy.LateRequests(0, 0)
+	proxy.Delay(0)
+}
+
+// clientOptions are those of a client that says nothing on its own account.
+func clientOptions(addr string, more ...func(*redis.Options)) *redis.Options {
+	o := &redis.Options{
+		Addr:                     addr,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	for _, f := range more {
+		if f != nil {
+			f(o)
+		}
+	}
+	return o
+}
+
+// scripts is how many scripts the server has run since it was started.
+func scripts(t *testing.T, rdb *redis.Client) (n int64) {
+	t.Helper()
+	info, err := rdb.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+).*?rejected_calls=(\d+),failed_calls=(\d+)`).FindAllStringSubmatch(info, -1) {
+		for i, sign := range []int64{0, 1, -1, -1} {
+			if i > 0 {
+				x, err := strconv.ParseInt(m[i], 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += sign * x
+			}
+		}
+	}
+	return n
+}

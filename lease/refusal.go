@@ -1,0 +1,87 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/hybridlimit/hybrid/internal/bucket"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// Refusal is a reply by which the bucket was dry. Until it has had time to fill, requests that cost as much are denied
+// without asking again: a flood on a dry key must not become a flood on Redis. Times are nanoseconds of any clock.
+type Refusal struct {
+	cost  int64
+	rate  bucket.Rate
+	burst int64
+	level bucket.Level // at the time at
+	at    int64
+	until int64
+}
+
+// Bounds of the time for which a refusal is believed.
+const (
+	// maxHoldOff: tokens that others give back, and a key that was reset, are not missed for longer.
+	maxHoldOff = time.Second
+	// minPace is how long to let a dry bucket gather tokens, at least: about 20 calls a second for each process.
+	minPace = 60 * time.Millisecond
+)
+
+// NewRefusal makes a refusal of requests that cost at least cost from a grant whose request was sent at sent. chance is
+// a random number in [0, 1) that keeps processes from asking in step.
+//
+// It holds off until the refill alone can have paid the cost, even if all that is lent came back at once, and for a
+// pace in any case: the time a lease is sized for, or the time in which the rate brings a token for each process. It
+// counts from the time of sending, which is before the time of the bucket's answer.
+func NewRefusal(t Terms, g *Grant, cost, sent int64, chance float64) *Refusal {
+	r := newRefusal(t, g, cost, sent)
+	perToken := time.Duration(float64(time.Second) / perSecond(t.Limit))
+	pace := max(t.Tau, minPace, time.Duration(g.Holders)*perToken)
+	pace = min(pace, t.Limit.ResetAfter(0)/2) // no longer than the bucket can take in what it gathers
+	pace = time.Duration(float64(pace) * (0.75 + 0.25*chance))
+	r.until = sent + int64(min(max(pace, r.certain(g)), maxHoldOff))
+	return r
+}
+
+// NewCertainRefusal is NewRefusal without a pace: it holds off only as long as nothing can pay the cost.
+func NewCertainRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
+	r := newRefusal(t, g, cost, sent)
+	r.until = sent + int64(min(r.certain(g), maxHoldOff))
+	return r
+}
+
+func newRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
+	return &Refusal{
+		cost: cost, rate: bucket.NewRate(int64(t.Limit.Rate), t.Limit.Period.Microseconds()), burst: int64(t.Limit.Burst),
+		level: bucket.Level{N: g.Level, F: g.Frac}, at: sent,
+	}
+}
+
+// certain is how long the cost cannot be paid, even if all that is lent came back at once.
+func (r *Refusal) certain(g *Grant) time.Duration {
+	back := bucket.Level{N: min(g.Level+g.Lent, r.burst), F: g.Frac}
+	return limit.Micros(back.Wait(r.rate, r.cost))
+}
+
+// Denies decides a request from memory, if the refusal still holds and covers it.
+func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
+	if r == nil || cost < r.cost || now >= r.until {
+		return limit.Result{}, false
+	}
+	level := r.level.After(r.rate, r.burst, (now-r.at)/1000)
+	// Not before the refusal ends: until then this process does not ask. Rounded up, or who waits so long is early.
+	hold := time.Duration(r.until - now + 999).Truncate(time.Microsecond)
+	return limit.Result{
+		Verdict:    limit.Verdict{Origin: limit.Local},
+		Remaining:  int(max(0, level.N)),
+		RetryAfter: max(limit.Micros(level.Wait(r.rate, cost)), hold, time.Microsecond),
+		ResetAfter: limit.Micros(level.Wait(r.rate, r.burst)),
+	}, true
+}
+
+// Until is when the refusal ends; 0 if there is none.
+func (r *Refusal) Until() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.until
+}

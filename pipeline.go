@@ -1,0 +1,160 @@
+package hybrid
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// pipeline sends the requests of many keys together: what arrives while maxPipelines are out waits and goes with the
+// next one.
+type pipeline struct {
+	source  lease.Source
+	timeout time.Duration
+
+	mu    sync.Mutex // guards the fields below
+	queue []*call
+	out   int // pipelines that are out
+}
+
+// Bounds of pipelines. Several are out at once, so that one slow node of a cluster does not hold up the others.
+const (
+	maxPipelines = 4
+	maxPipeline  = 100 // requests in one, so that it does not block Redis for long
+)
+
+// call is one request on its way.
+type call struct {
+	req   lease.Request
+	grant lease.Grant
+	done  chan struct{} // closed when grant is set
+}
+
+func newPipeline(src lease.Source, timeout time.Duration) *pipeline {
+	return &pipeline{source: src, timeout: timeout}
+}
+
+// do sends a request and waits for its grant, or until ctx ends. While there is room for one more pipeline it is sent at
+// once, by the calling goroutine: each hand-over to another one costs time on a busy machine.
+func (p *pipeline) do(ctx context.Context, req lease.Request) lease.Grant {
+	c := &call{req: req, done: make(chan struct{})}
+	p.mu.Lock()
+	p.queue = append(p.queue, c)
+	calls := p.cutLocked()
+	p.mu.Unlock()
+	for len(calls) > 0 {
+		p.send(calls)
+		p.mu.Lock()
+		p.out--
+		calls = p.cutLocked()
+		p.mu.Unlock()
+		if len(calls) > 0 && c.answered() {
+			go p.run(calls) // our own grant is here: others must not hold it up
+			break
+		}
+	}
+	select {
+	case <-c.done:
+		return c.grant
+	case <-ctx.Done():
+		// Nobody waits for it any more. If it was not sent yet it never is: it would charge tokens for callers who
+		// were told that there is no answer, and while Redis is away there would be ever more like it.
+		p.mu.Lock()
+		if i := slices.Index(p.queue, c); i >= 0 {
+			p.queue = slices.Delete(p.queue, i, i+1)
+		}
+		p.mu.Unlock()
+		return lease.Grant{Err: fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, p.timeout)}
+	}
+}
+
+// run sends calls and what is queued meanwhile, until nothing is.
+func (p *pipeline) run(calls []*call) {
+	for len(calls) > 0 {
+		p.send(calls)
+		p.mu.Lock()
+		p.out--
+		calls = p.cutLocked()
+		p.mu.Unlock()
+	}
+}
+
+// cutLocked takes the calls of the next pipeline, if one may be sent.
+func (p *pipeline) cutLocked() []*call {
+	n := min(len(p.queue), maxPipeline)
+	if n == 0 || p.out == maxPipelines {
+		return nil
+	}
+	p.out++
+	calls := slices.Clone(p.queue[:n])
+	p.queue = slices.Delete(p.queue, 0, n)
+	return calls
+}
+
+func (c *call) answered() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *pipeline) send(calls []*call) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeout)
+	defer cancel()
+	reqs, grants := make([]lease.Request, len(calls)), make([]lease.Grant, len(calls))
+	for i, c := range calls {
+		reqs[i] = c.req
+	}
+	defer func() { // whatever the source does to this goroutine
+		for i, c := range calls {
+			c.grant = grants[i]
+			close(c.done)
+		}
+	}()
+	p.acquire(ctx, reqs, grants)
+}
+
+// acquire asks the source. One that panics must not take the process down with it, nor leave its callers waiting; nor
+// is it an answer if it ends the goroutine, or forgets a grant.
+func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []lease.Grant) {
+	fail := func(format string, args ...any) {
+		err := fmt.Errorf("%w: "+format, append([]any{limit.ErrUnavailable}, args...)...)
+		for i := range grants {
+			grants[i] = lease.Grant{Err: err}
+		}
+	}
+	fail("the source ended without an answer")
+	defer func() {
+		if r := recover(); r != nil {
+			fail("panic in the source: %v", r)
+		}
+	}()
+	p.source.Acquire(ctx, reqs, grants)
+}
+
+// once sends requests apart from all others and waits for the grants, or until ctx ends.
+func (p *pipeline) once(ctx context.Context, reqs []lease.Request) []lease.Grant {
+	done := make(chan []lease.Grant, 1)
+	go func() {
+		grants := make([]lease.Grant, len(reqs))
+		p.acquire(ctx, reqs, grants)
+		done <- grants
+	}()
+	select {
+	case grants := <-done:
+		return grants
+	case <-ctx.Done():
+		grants := make([]lease.Grant, len(reqs))
+		for i := range grants {
+			grants[i].Err = fmt.Errorf("%w: %w", limit.ErrUnavailable, ctx.Err())
+		}
+		return grants
+	}
+}

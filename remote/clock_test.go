@@ -140,7 +140,7 @@ func TestStepsBackMintNothing(t *testing.T) {
 		each(t, allModes, lim, func(r *rig) {
 			rnd := rand.New(rand.NewPCG(12, uint64(lim.Period)))
 			period := lim.Period.Microseconds()
-			for range r.many(100) {
+			for range r.many(40) {
 				// Some traffic, at times spread over a window and its neighbours.
 				for range 3 {
 					r.pass(time.Duration(rnd.Int64N(period)) * time.Microsecond)

@@ -349,10 +349,10 @@ func TestTIME01_SlowReply(t *testing.T) {
 		proxy := redistest.NewProxy(t, b.Addr())
 		rdb := b.NewClient(t, through(proxy))
 		for _, m := range allModes {
-			slow := startWith(t, b, rdb, m, per(10, 60), remote.Options{Timeout: 50 * time.Millisecond})
+			slow := startWith(t, b, rdb, m, per(10, 60), remote.Options{Timeout: 30 * time.Millisecond})
 			calm := startWith(t, b, rdb, m, per(10, 60), remote.Options{Timeout: patience})
 			calm.ask(1)
-			proxy.Delay(300 * time.Millisecond)
+			proxy.Delay(150 * time.Millisecond)
 			slow.fails(1, limit.ErrUnavailable)
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 			if _, err := calm.AllowN(short, "k", 1); err != context.DeadlineExceeded {

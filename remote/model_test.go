@@ -217,7 +217,7 @@ func TestRandomHistories(t *testing.T) {
 			on(t, m, lim, func(r *rig) {
 				rnd := rand.New(rand.NewPCG(1, uint64(lim.Period)))
 				naive := modelOf(m, lim)
-				for range r.many(120) {
+				for range r.many(80) {
 					now := r.pass(gap(rnd, lim)).now()
 					var costs []lease.Run
 					for range 1 + rnd.IntN(4)*rnd.IntN(2) {

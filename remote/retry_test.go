@@ -113,7 +113,7 @@ func TestRETRY06_RetryAfterIsExact(t *testing.T) {
 			on(t, m, lim, func(r *rig) {
 				rnd := rand.New(rand.NewPCG(3, uint64(lim.Period)))
 				denied := 0
-				for range r.many(150) {
+				for range r.many(80) {
 					n := 1 + rnd.IntN(lim.Burst)
 					got := r.pass(gap(rnd, lim)).ask(n)
 					if got.Allowed {
@@ -125,7 +125,7 @@ func TestRETRY06_RetryAfterIsExact(t *testing.T) {
 					}
 					r.retry(n)
 				}
-				if denied < r.many(50)/4 {
+				if denied < r.many(80)/8 {
 					r.t.Errorf("%v: only %d denials, want more to look at", lim, denied)
 				}
 			})
@@ -139,7 +139,7 @@ func TestRETRY06_ResetAfterIsExact(t *testing.T) {
 		for _, lim := range limitsOf(m) {
 			on(t, m, lim, func(r *rig) {
 				rnd := rand.New(rand.NewPCG(4, uint64(lim.Period)))
-				for range r.many(50) {
+				for range r.many(25) {
 					var got limit.Result
 					for range 1 + rnd.IntN(4) {
 						r.pass(gap(rnd, lim))

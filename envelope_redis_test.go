@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -332,15 +333,16 @@ func newHistory(t *testing.T, addr string, seed, i uint64) *history {
 }
 
 func (h *history) String() string {
-	s := fmt.Sprintf("%v for %v", h.limit, h.duration)
+	var s strings.Builder
+	s.WriteString(fmt.Sprintf("%v for %v", h.limit, h.duration))
 	for _, p := range h.parties {
 		kind := "leased"
 		if p.exact {
 			kind = "token bucket"
 		}
-		s += fmt.Sprintf("; %s %+v", kind, p.opts)
+		s.WriteString(fmt.Sprintf("; %s %+v", kind, p.opts))
 	}
-	return s
+	return s.String()
 }
 
 // play runs the history in real time.

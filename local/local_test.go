@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -222,17 +223,17 @@ func TestSlidingLogSequence(t *testing.T) {
 
 func TestTokenBucketSequence(t *testing.T) {
 	r := start(t, tokenBucket, limit.PerSecond(2).WithBurst(10))
-	got := ""
+	var got strings.Builder
 	for i := range 30 {
 		if r.at(0.2 * float64(i)).ask(1).Allowed {
-			got += "y"
+			got.WriteString("y")
 		} else {
-			got += "n"
+			got.WriteString("n")
 		}
 	}
 	const want = "yyyyyyyyyyyyyyyy" + "nnyny" + "nnyny" + "nnyn"
-	if got != want {
-		t.Errorf("30 requests, one each 0.2 s:\n got %s\nwant %s", got, want)
+	if got.String() != want {
+		t.Errorf("30 requests, one each 0.2 s:\n got %s\nwant %s", got.String(), want)
 	}
 }
 
@@ -245,16 +246,16 @@ func TestSlidingWindowsSequence(t *testing.T) {
 		{slidingCounter, "yyyyyyyyyynnnny"},
 	} {
 		r := start(t, tt.mode, per(10, 60))
-		got := ""
+		var got strings.Builder
 		for i := range 15 {
 			if r.at(5 * float64(i)).ask(1).Allowed {
-				got += "y"
+				got.WriteString("y")
 			} else {
-				got += "n"
+				got.WriteString("n")
 			}
 		}
-		if got != tt.want {
-			t.Errorf("%s, 15 requests, one each 5 s:\n got %s\nwant %s", tt.mode.name, got, tt.want)
+		if got.String() != tt.want {
+			t.Errorf("%s, 15 requests, one each 5 s:\n got %s\nwant %s", tt.mode.name, got.String(), tt.want)
 		}
 	}
 }

@@ -150,8 +150,8 @@ func TestKEY03_KEY04_OneKeyPerCall(t *testing.T) {
 
 // hashed is the part of key that Redis hashes when it stands between braces: up to its first closing brace.
 func hashed(key string) string {
-	if i := strings.IndexByte(key, '}'); i >= 0 {
-		return key[:i]
+	if before, _, ok := strings.Cut(key, "}"); ok {
+		return before
 	}
 	return key
 }

@@ -123,7 +123,7 @@ func parked(t *testing.T, callers int) {
 	eventually(t, "callers wait", func() bool {
 		stacks := string(buf[:runtime.Stack(buf, true)])
 		waiting = 0
-		for _, g := range strings.Split(stacks, "\n\n") {
+		for g := range strings.SplitSeq(stacks, "\n\n") {
 			head, stack, _ := strings.Cut(g, "\n")
 			if !strings.Contains(stack, "internal/flight.(*Group).Do(") {
 				continue

@@ -110,8 +110,8 @@ func Example_exchange() {
 	defer rdb.Close()
 
 	lim := hybrid.PerMinute(2)
-	leased, err1 := hybrid.New(rdb, lim, hybrid.Options{Prefix: "leased:"})
-	exact, err2 := remote.NewSlidingLog(rdb, lim, remote.Options{Prefix: "exact:"})
+	leased, err1 := hybrid.New(rdb, lim, hybrid.Options{Timeout: time.Second})
+	exact, err2 := remote.NewSlidingLog(rdb, lim, remote.Options{Timeout: time.Second})
 	alone, err3 := local.NewTokenBucket(lim, local.Options{})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		log.Fatal(err)

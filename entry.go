@@ -170,7 +170,7 @@ func (e *entry) ask(costs []lease.Run, returning bool) asked {
 	held := e.balance.Tokens()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
 	want := int64(0)
-	if !returning && !l.opts.Exact && !e.gone.Load() {
+	if !returning && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
 		want = terms.Want(&e.demand, l.roundTrip(), held, now)
 		if terms.Fixed > 0 {
 			want = max(0, want-lease.Total(costs))
@@ -194,7 +194,7 @@ func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
 	now := l.now()
 	l.addRoundTrip(time.Duration(now - a.sent))
 	e.mu.Lock()
-	if a.lives != e.lives {
+	if a.lives != e.lives || l.ended.Load() {
 		// The key was reset, or the limiter closed, while the request was out. The callers are paid, but what the
 		// answer says of the lease is void: its totals would be taken for tokens that have just come in.
 		e.mu.Unlock()
@@ -233,7 +233,8 @@ func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
 	return paid
 }
 
-// remember keeps what a dry bucket said, so that it is not asked again at once, and returns until when.
+// remember keeps what a dry bucket said, so that it is not asked again at once, and returns until when. The caller holds
+// mu.
 func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int64) {
 	cost := int64(0)
 	for i := range paid {
@@ -253,6 +254,9 @@ func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int
 		r = lease.NewRefusal(*a.terms, g, cost, a.sent, rand.Float64())
 	}
 	e.refusal.Store(r)
+	if r != nil {
+		e.demand.Refused(r.Until())
+	}
 	if e.terms.Load() != a.terms {
 		e.refusal.Store(nil) // the limit has changed meanwhile, see renewTerms
 	}

@@ -40,6 +40,7 @@ type Limiter struct {
 	mu       sync.Mutex     // orders closed, and Add and Wait of refills
 	closed   atomic.Bool    // set by Close under mu, never unset
 	refills  sync.WaitGroup // calls to the source
+	ended    atomic.Bool    // set by Close when it gives the tokens back: answers that come later are void
 	released chan struct{}  // closed when the first Close is done
 }
 
@@ -184,5 +185,6 @@ func (l *Limiter) Close(ctx context.Context) error {
 	case <-idle:
 	case <-ctx.Done():
 	}
+	l.ended.Store(true)
 	return l.giveBackAll(ctx, l.janitor.stop())
 }

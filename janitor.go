@@ -109,7 +109,10 @@ func (j *janitor) sweep(quit chan struct{}) int {
 		switch tokens := e.balance.Held(now); {
 		case tokens == 0:
 			e.sweep(now)
-			delete(j.live, e)
+			// Unless an answer has renewed the lease just now, and with it tokens that were there already.
+			if e.balance.Tokens() == 0 {
+				delete(j.live, e)
+			}
 		case e.gone.Load():
 			e.giveBack() // until nothing is left: a flight for the key may be that of the entry's successor
 		case tokens != w.tokens:

@@ -34,8 +34,8 @@ const (
 // counts from the time of sending, which is before the time of the bucket's answer.
 func NewRefusal(t Terms, g *Grant, cost, sent int64, chance float64) *Refusal {
 	r := newRefusal(t, g, cost, sent)
-	perToken := time.Duration(float64(time.Second) / perSecond(t.Limit))
-	pace := max(t.Tau, minPace, time.Duration(g.Holders)*perToken)
+	perHolders := min(float64(g.Holders)/perSecond(t.Limit), maxHoldOff.Seconds())
+	pace := max(t.Tau, minPace, time.Duration(perHolders*float64(time.Second)))
 	pace = min(pace, t.Limit.ResetAfter(0)/2) // no longer than the bucket can take in what it gathers
 	pace = time.Duration(float64(pace) * (0.75 + 0.25*chance))
 	r.until = sent + int64(min(max(pace, r.certain(g)), maxHoldOff))

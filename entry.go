@@ -3,7 +3,6 @@ package hybrid
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,14 +93,12 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 		return e.payConstant(costs), nil
 	}
 	// The second look. Callers who came while the last flight was out wait in this batch, and that flight may have
-	// brought enough for all of them:
-	//   A misses, flies; B misses, waits; A's flight brings 99 tokens; B's flight starts.
-	if total := lease.Total(costs); total > 0 {
-		left, ok := e.balance.Take(total, l.now)
-		if ok {
-			return e.payLocally(costs, left), nil
+	// brought enough for them, or the news that there is no more:
+	//   A misses, flies; B and C miss, wait; A's flight brings one token and finds the bucket dry; B's flight starts.
+	if len(costs) > 0 {
+		if paid, ok := e.decideLocally(costs); ok {
+			return paid, nil
 		}
-		l.lost(left)
 	}
 	returning := (e.idle.Swap(false) || !limited) && len(costs) == 0
 	if len(costs) == 0 && !returning && e.balance.Tokens() > e.mark.Load() {
@@ -276,15 +273,32 @@ func (e *entry) payConstant(costs []lease.Run) []lease.Paid {
 	return paid
 }
 
-// payLocally is the results of a batch whose costs were all taken from the balance, which has so many tokens left.
-func (e *entry) payLocally(costs []lease.Run, left int64) []lease.Paid {
+// decideLocally decides a batch from memory, if all of it can be: some are paid from the balance, and for the others the
+// bucket was found dry a moment ago.
+func (e *entry) decideLocally(costs []lease.Run) ([]lease.Paid, bool) {
+	l, now := e.limiter, e.limiter.now()
+	refusal, left := e.refusal.Load(), e.balance.Held(now)
+	total := int64(0)
 	paid := make([]lease.Paid, len(costs))
-	for i, c := range slices.Backward(costs) {
-		left += int64(c.Cost) * int64(c.Count-1) // after the first of the run
-		paid[i] = lease.Paid{Cost: c.Cost, Admitted: c.Count, Allowed: e.allowed(left)}
-		left += int64(c.Cost)
+	for i, c := range costs {
+		cost, p := int64(c.Cost), &paid[i]
+		n := min(int64(c.Count), left/cost)
+		p.Cost, p.Admitted, p.Allowed = c.Cost, int(n), e.allowed(left-cost)
+		left, total = left-n*cost, total+n*cost
+		if p.Admitted < c.Count {
+			var ok bool
+			if p.Denied, ok = refusal.Denies(now, cost); !ok {
+				return nil, false
+			}
+		}
 	}
-	return paid
+	if total > 0 {
+		if left, ok := e.balance.Take(total, l.now); !ok {
+			l.lost(left)
+			return nil, false
+		}
+	}
+	return paid, true
 }
 
 // countLocked tells the estimate of demand what was used since the last time.

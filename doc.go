@@ -49,6 +49,6 @@
 // # Testing
 //
 // NewFrom takes any lease.Source; package lease/leasetest has one in memory, with faults to order. New works with
-// miniredis. Everything that waits, waits on channels and timers, so code that uses a Limiter can be tested in a
+// miniredis, which expires keys only after ClockTTL(true). Everything that waits, waits on channels and timers, so code that uses a Limiter can be tested in a
 // testing/synctest bubble.
 package hybrid

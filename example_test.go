@@ -31,7 +31,7 @@ func Example() {
 	addr, stop := startRedis()
 	defer stop()
 
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}) // deadlines hold: saves a goroutine per call
 	defer rdb.Close()
 
 	lim, err := hybrid.New(rdb, hybrid.PerMinute(3), hybrid.Options{})

@@ -71,7 +71,7 @@ func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) 
 		flights: flight.New(opts.Timeout), peeks: flight.New(opts.Timeout), released: make(chan struct{}),
 	}
 	l.limit.Store(&lim)
-	l.janitor.limiter = l
+	l.janitor.limiter, l.janitor.wall = l, func() int64 { return time.Now().UnixNano() }
 	l.keys, err = lru.NewWithEvict(opts.MaxKeys, l.evicted)
 	return l, err
 }
@@ -99,7 +99,7 @@ func (l *Limiter) Allow(ctx context.Context, key string) (limit.Result, error) {
 
 // AllowN decides a request that costs n tokens: all of them or none. It never waits for tokens; it waits for Redis, at
 // most Options.Timeout, when this process holds too few. A denial is a Result and no error. n = 0 takes nothing and is
-// always allowed.
+// never denied.
 //
 // Errors: ErrInvalidKey, ErrInvalidTokens and ErrExceedsBurst for bad input, before anything is charged; ErrInvalid if
 // LimitFor gave no good limit; ErrClosed; ErrUnavailable when Redis did not decide in time; the context's own error when

@@ -15,6 +15,7 @@ import (
 // idle. Its goroutine runs only while there are any.
 type janitor struct {
 	limiter *Limiter
+	wall    func() int64 // nanoseconds of the wall clock
 
 	mu      sync.Mutex // guards the fields below
 	live    map[*entry]*watch
@@ -34,6 +35,10 @@ const (
 	sweepEvery   = 10 * time.Millisecond
 	sweepPerPass = 1000
 )
+
+// maxDrift is by how much the wall clock may run ahead of the monotonic one between two passes: as much as the bucket
+// keeps a lease longer than its holder.
+const maxDrift = int64(100 * time.Millisecond)
 
 // watch puts an entry that has tokens under the janitor's eyes.
 func (j *janitor) watch(e *entry) {
@@ -83,17 +88,32 @@ func (j *janitor) run(quit, done chan struct{}) {
 	defer close(done)
 	timer := time.NewTimer(sweepEvery)
 	defer timer.Stop()
+	drift := j.wall() - j.limiter.now()
 	for {
 		select {
 		case <-quit:
 			return
 		case <-timer.C:
 		}
+		last := drift
+		if drift = j.wall() - j.limiter.now(); drift-last > maxDrift {
+			j.resume()
+		}
 		left := j.sweep(quit)
 		if left == 0 {
 			return
 		}
 		timer.Reset(sweepEvery * time.Duration(1+left/sweepPerPass))
+	}
+}
+
+// resume throws all leases away. The monotonic clock stood still while the world went on: the machine was suspended, and
+// what looks like a lease has long ended. (If somebody has only set the wall clock, no more is lost than leases.)
+func (j *janitor) resume() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for e := range j.live {
+		e.forfeit()
 	}
 }
 

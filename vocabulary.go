@@ -8,10 +8,14 @@ import (
 
 // The vocabulary of package limit under this package's name, so that most programs need one import.
 type (
-	Limit   = limit.Limit
-	Result  = limit.Result
+	// Limit is a rate and a burst: Rate tokens are added every Period, at most Burst are kept. See limit.Limit.
+	Limit = limit.Limit
+	// Result is what was decided about a request: Allowed, Origin, Remaining, RetryAfter, ResetAfter. See limit.Result.
+	Result = limit.Result
+	// Verdict is the decision in a Result: Allowed and Origin. See limit.Verdict.
 	Verdict = limit.Verdict
-	Origin  = limit.Origin
+	// Origin is where a request was decided: Remote, Local or Fallback. See limit.Origin.
+	Origin = limit.Origin
 )
 
 // Where a request was decided; see limit.Origin.

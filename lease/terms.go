@@ -51,7 +51,8 @@ type Terms struct {
 	Fixed int64
 	// MaxLeased is how many tokens all processes together may hold, and Slack by how many the bound may be exceeded.
 	MaxLeased, Slack int64
-	// Dry is the level below which the bucket counts as dry: what the rate brings in 2*Tau.
+	// Dry is the level below which the bucket counts as dry: what the rate brings in 2*Tau, or in the time for which a
+	// process holds off.
 	Dry int64
 }
 
@@ -144,11 +145,11 @@ func (t Terms) Want(d *Demand, rtt *RTT, held, now int64) int64 {
 	if paced := d.PerSecond() * max(t.Tau, minPace).Seconds(); d.paced(now) && paced >= 1 {
 		want, worth = max(int64(math.Ceil(paced*headroom)), minLeased), true
 	}
-	want = max(want, doubled)
+	want = min(max(want, doubled), t.MaxLeased)
 	if !worth || want < minLeased {
 		return 0
 	}
-	return min(want, t.MaxLeased)
+	return want
 }
 
 // Mark is how many tokens are left when the next lease of so many is asked for ahead of need; 0 means not ahead.

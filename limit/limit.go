@@ -1,6 +1,6 @@
 // Package limit is the vocabulary of rate limiting that every limiter of this module speaks: a [Limit] says what is
-// allowed, a [Result] what was decided, a [Limiter] decides. It imports the standard library and does nothing itself,
-// so code that only passes limits and results around need not depend on Redis.
+// allowed, a [Result] what was decided, a [Limiter] decides. It needs nothing but the standard library and does nothing
+// itself, so code that only passes limits and results around need not depend on Redis.
 package limit
 
 import (

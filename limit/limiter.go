@@ -62,7 +62,7 @@ type Limiter interface {
 	Allow(ctx context.Context, key string) (Result, error)
 	// AllowN decides a request that costs n tokens: all of them or none. It never waits for tokens. A denial is a
 	// Result, not an error; an error means that nothing was decided. n = 0 looks without taking anything and is
-	// always allowed.
+	// never denied.
 	AllowN(ctx context.Context, key string, n int) (Result, error)
 }
 

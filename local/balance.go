@@ -42,7 +42,8 @@ func (b *Balance) Take(n int64, now func() int64) (left int64, ok bool) {
 			}
 		}
 	}
-	if now() >= deadline {
+	// A reset may have put a shorter lease in the place of a longer one meanwhile.
+	if now() >= min(deadline, b.deadline.Load()) {
 		return -n, false // lost, as the rest of that lease
 	}
 	return left, true
@@ -62,7 +63,8 @@ func (b *Balance) Tokens() int64 { return max(0, b.tokens.Load()) }
 // Drain empties the balance and returns how many tokens there were.
 func (b *Balance) Drain() int64 { return max(0, b.tokens.Swap(0)) }
 
-// Install adds tokens and makes all of them valid until deadline, which must not be earlier than the one before.
+// Install adds tokens and makes all of them valid until deadline, which may be earlier than the one before only if the
+// balance has been drained since.
 //
 // The deadline comes first: a taker who sees the tokens must not see the old deadline and throw them away.
 func (b *Balance) Install(tokens, deadline int64) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,13 +19,15 @@ import (
 // any one of them some call fails. EVAL is for a server that does not know the script yet, DEL for Reset.
 var rights = []struct {
 	mode     mode
+	leases   bool // by package hybrid
 	commands string
 }{
-	{tokenBucket, "evalsha eval time hmget exists hset pexpire del"}, // also for leases
-	{gcra, "evalsha eval time get set pexpire del"},
-	{fixedWindow, "evalsha eval time hmget exists hset pexpire pttl del"},
-	{slidingLog, "evalsha eval time zrange zcount zcard zremrangebyscore zadd pexpire del"},
-	{slidingCounter, "evalsha eval time hmget exists hset pexpire del"},
+	{tokenBucket, false, "evalsha eval time hmget exists hset pexpire del"},
+	{tokenBucket, true, "evalsha eval time hmget exists hset pexpire del hgetall hdel"},
+	{gcra, false, "evalsha eval time get set pexpire del"},
+	{fixedWindow, false, "evalsha eval time hmget exists hset pexpire pttl del"},
+	{slidingLog, false, "evalsha eval time zrange zcount zcard zremrangebyscore zadd pexpire del"},
+	{slidingCounter, false, "evalsha eval time hmget exists hset pexpire del"},
 }
 
 // user makes an ACL user with these commands and returns a client that logs in as it.
@@ -49,7 +52,7 @@ func allowing(commands string) []string {
 }
 
 // everything is what a mode can be asked for, on a server that knows no scripts.
-func everything(admin *redis.Client, m mode, rdb *redis.Client) error {
+func everything(admin *redis.Client, m mode, leases bool, rdb *redis.Client) error {
 	if err := errors.Join(admin.FlushAll(ctx).Err(), admin.ScriptFlush(ctx).Err()); err != nil {
 		return err
 	}
@@ -71,7 +74,35 @@ func everything(admin *redis.Client, m mode, rdb *redis.Client) error {
 			}
 		}
 	}
+	if leases {
+		if err := leaseAndLose(rdb); err != nil {
+			return err
+		}
+	}
 	return l.Reset(ctx, "k")
+}
+
+// leaseAndLose takes a lease and waits until the bucket has written it off.
+func leaseAndLose(rdb *redis.Client) error {
+	source := remote.NewSource(rdb, remote.Options{Timeout: patience})
+	req := requests(per(500, 60), 1, 0)
+	req[0].Key = "leased"
+	req[0].Lease = lease.Holding{ID: "lost", Seq: 1, Want: 5, Demand: 1, MaxLeased: 100, TTL: time.Millisecond}
+	for {
+		var g [1]lease.Grant
+		source.Acquire(ctx, req, g[:])
+		if g[0].Err != nil || req[0].Lease.ID != "lost" && g[0].Holders == 1 {
+			return g[0].Err
+		}
+		// Another process, which finds it expired before long.
+		req[0].Lease.ID, req[0].Lease.TTL = "other", time.Minute
+		req[0].Lease.Seq++
+		req[0].Lease.Held, req[0].Lease.Epoch, req[0].Lease.Expiry = g[0].Granted, g[0].Epoch, g[0].Expiry
+		if req[0].Lease.Seq == 2 {
+			req[0].Lease.Held, req[0].Lease.Epoch, req[0].Lease.Expiry = 0, 0, 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func TestREDIS06_Rights(t *testing.T) {
@@ -80,12 +111,12 @@ func TestREDIS06_Rights(t *testing.T) {
 	admin := srv.Client(t)
 	for _, tt := range rights {
 		rdb := user(t, srv, admin, "exact", allowing(tt.commands)...)
-		if err := everything(admin, tt.mode, rdb); err != nil {
+		if err := everything(admin, tt.mode, tt.leases, rdb); err != nil {
 			t.Errorf("%s with %s: %v", tt.mode.name, tt.commands, err)
 		}
 		for missing := range strings.FieldsSeq(tt.commands) {
 			fewer := user(t, srv, admin, "fewer", append(allowing(tt.commands), "-"+missing)...)
-			err := everything(admin, tt.mode, fewer)
+			err := everything(admin, tt.mode, tt.leases, fewer)
 			if !errors.Is(err, limit.ErrUnavailable) || !errors.Is(err, remote.ErrRefused) || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't run this command") {
 				t.Errorf("%s without %s: %v; want ErrRefused for missing rights", tt.mode.name, missing, err)
 			}

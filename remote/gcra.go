@@ -23,7 +23,7 @@ const maxGCRA = 1 << 52
 // only the time when everything will be available again. It takes the least memory of all modes.
 //
 // What one number cannot know: when the Redis clock is set back by d, the tokens of that time, Rate*d, are lost once
-// (at most Burst); and when Rate changes, a bucket keeps the time it needs to fill and not its tokens.
+// (at most Burst); and when the limit changes, a bucket keeps the time it needs to fill and not its tokens.
 type GCRA struct{ Limiter }
 
 // NewGCRA returns a GCRA. The burst must refill within 142 years; errors wrap limit.ErrInvalid.

@@ -98,6 +98,7 @@ func TestServer_portInUse(t *testing.T) {
 }
 
 func TestServer_badArgument(t *testing.T) {
+	require(t)
 	_, err := Launch("--no-such-directive", "1")
 	if err == nil || !strings.Contains(err.Error(), "no-such-directive") {
 		t.Errorf("Launch: %v, want what the server has to say", err)
@@ -113,6 +114,7 @@ func TestServer_password(t *testing.T) {
 
 // The thread that called Launch may end long before the program does.
 func TestServer_outlivesThread(t *testing.T) {
+	require(t)
 	launched := make(chan *Server)
 	go func() {
 		runtime.LockOSThread() // and do not unlock: the thread ends with the goroutine

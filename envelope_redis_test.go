@@ -35,6 +35,7 @@ type attempt struct {
 	from, to int64
 	cost     int64
 	admitted bool
+	failed   bool // with an error, so that it may have been charged all the same
 }
 
 // try makes a request and says when it was made. An error admits nothing.
@@ -42,7 +43,7 @@ func try(take func() (limit.Result, error), cost int) (attempt, limit.Result, er
 	from := time.Now().UnixMicro()
 	r, err := take()
 	to := time.Now().UnixMicro() + 1 // rounded up
-	return attempt{from, to, int64(cost), err == nil && r.Allowed}, r, err
+	return attempt{from, to, int64(cost), err == nil && r.Allowed, err != nil}, r, err
 }
 
 func admissions(all []attempt) []attempt {
@@ -179,7 +180,7 @@ func TestExcessAgainstAllWindows(t *testing.T) {
 		all := make([]attempt, 1+rng.IntN(40))
 		for i := range all {
 			from := 1e15 + rng.Int64N(100)
-			all[i] = attempt{from, from + 1 + rng.Int64N(10), 1 + rng.Int64N(10), true}
+			all[i] = attempt{from, from + 1 + rng.Int64N(10), 1 + rng.Int64N(10), true, false}
 		}
 		rate := float64(lim.Rate) / float64(lim.Period.Microseconds())
 		want := math.Inf(-1)
@@ -215,7 +216,7 @@ func TestEnvelopeOnRedis(t *testing.T) {
 	srv := redistest.Start(t)
 	histories := make([]*history, count)
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 6) // mostly they wait
+	slots := make(chan struct{}, 10) // mostly they wait
 	for i := range histories {
 		h := newHistory(t, srv.Addr(), seed, uint64(i))
 		histories[i] = h
@@ -228,7 +229,7 @@ func TestEnvelopeOnRedis(t *testing.T) {
 	wg.Wait()
 
 	worst, atEnds, allowed := math.Inf(-1), math.Inf(-1), 0.0
-	var admitted, possible float64
+	var admitted, possible, calmAdmitted, calmPossible float64
 	var calls, errs int64
 	var admissionCount int
 	for i, h := range histories {
@@ -246,15 +247,19 @@ func TestEnvelopeOnRedis(t *testing.T) {
 		admitted, possible = admitted+got, possible+best
 		admissionCount += len(in)
 		calls, errs = calls+h.calls, errs+h.errs
-		if got < 0.3*best {
-			t.Errorf("history %d (%v): admitted %.0f tokens, an ideal bucket %.0f\n  -histories.seed=%d -histories.count=%d", i, h, got, best, seed, count)
+		if h.calm {
+			calmAdmitted, calmPossible = calmAdmitted+got, calmPossible+best
 		}
 	}
-	t.Logf("seed %d: %d histories, %d admissions: admitted/ideal %.3f, worst excess %.4f of the burst with no allowance; "+
+	t.Logf("seed %d: %d histories, %d admissions: admitted/ideal %.3f, without faults %.3f, worst excess %.4f of the burst with no allowance; "+
 		"counted at the ends of calls %.1f tokens (allowance for the longest call %.1f); %.3f calls per admission, %d errors",
-		seed, count, admissionCount, admitted/possible, worst, atEnds, allowed, float64(calls)/float64(admissionCount), errs)
-	if ratio := admitted / possible; ratio < 0.7 {
-		t.Errorf("all histories together admitted %.3f of the ideal, want at least 0.7", ratio)
+		seed, count, admissionCount, admitted/possible, calmAdmitted/calmPossible, worst, atEnds, allowed, float64(calls)/float64(admissionCount), errs)
+	// With a fault every few calls most of what is missing are exact calls whose answer was lost.
+	if ratio := admitted / possible; ratio < 0.4 {
+		t.Errorf("all histories together admitted %.3f of the ideal, want at least 0.4", ratio)
+	}
+	if ratio := calmAdmitted / calmPossible; ratio < 0.7 {
+		t.Errorf("those without faults together admitted %.3f of the ideal, want at least 0.7", ratio)
 	}
 }
 
@@ -275,8 +280,10 @@ type history struct {
 	limit    limit.Limit
 	key      string
 	apart    bool // every limiter has a bucket of its own
+	calm     bool // no faults
 	parties  []*party
 	duration time.Duration
+	pulse    time.Duration // all are quiet for so long and then want everything; 0: each has bursts of its own
 
 	attempts []attempt
 	calls    int64
@@ -298,21 +305,35 @@ func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))]
 
 func newHistory(t *testing.T, addr string, seed, i uint64) *history {
 	rng := rand.New(rand.NewPCG(seed, i))
-	rate := pick(rng, 20, 100, 500, 2000, 10000)
 	h := &history{
 		key:      fmt.Sprintf("history-%d", i),
 		duration: time.Duration(600+rng.IntN(900)) * time.Millisecond,
 	}
-	burst := max(25, int(float64(rate)*pick(rng, 0.05, 0.2, 0.5, 1)))
+	rate := pick(rng, 500, 2000, 10000)
+	lasts := time.Duration(pick(rng, 50, 150, 300, 500, 1000)) * time.Millisecond
+	ttls := []time.Duration{0, 0, 10 * time.Millisecond, 100 * time.Millisecond, time.Minute}
+	if i%3 > 0 {
+		// Where leases could break the bound: the bucket is full, and they live long and lie idle.
+		lasts = time.Duration(pick(rng, 100, 200)) * time.Millisecond
+		ttls = []time.Duration{0, time.Minute}
+	}
+	burst := max(25, int(float64(rate)*lasts.Seconds()))
+	lasts = time.Duration(burst) * time.Second / time.Duration(rate)
+	if i%3 > 0 {
+		// Only when the leases of the last pulse have ended, at the latest, is it full again.
+		h.pulse = time.Duration((1+rng.Float64())*float64(lasts)) + 100*time.Millisecond
+		h.duration = 5*h.pulse + h.pulse/5
+	}
 	h.limit = limit.Limit{Rate: rate, Period: time.Second, Burst: burst}
+	h.calm = i%4 == 0
 	for range 2 + rng.IntN(3) {
 		p := &party{
 			rng: rand.New(rand.NewPCG(rng.Uint64(), i)),
 			opts: hybrid.Options{
-				LeaseSize: pick(rng, 0, 0, 0, 1, 5, 20, 100),
-				LeaseTTL:  pick(rng, 0, 0, 10*time.Millisecond, 100*time.Millisecond, time.Minute),
+				LeaseSize: pick(rng, 0, 0, 0, 1, 5, 20, 100, burst/4, burst/2, burst),
+				LeaseTTL:  pick(rng, ttls...),
 				MaxLeased: pick(rng, 0, 0, 0.5, 1),
-				Refresh:   pick(rng, 0, 0, 5*time.Millisecond, 50*time.Millisecond),
+				Refresh:   pick(rng, 0, 5*time.Millisecond, 50*time.Millisecond, lasts, lasts), // the last never gives back
 				Exact:     rng.IntN(6) == 0,
 				Timeout:   time.Duration(20+rng.IntN(60)) * time.Millisecond,
 				MaxKeys:   pick(rng, 0, 0, 1), // 1: other keys push this one out
@@ -322,6 +343,7 @@ func newHistory(t *testing.T, addr string, seed, i uint64) *history {
 			lives: 1 + rng.IntN(3),
 			proxy: redistest.NewProxy(t, addr),
 		}
+		p.calm = p.calm || h.calm
 		if rng.IntN(2) == 0 {
 			p.pool = func(o *redis.Options) { o.ContextTimeoutEnabled = true }
 		} else {
@@ -334,7 +356,7 @@ func newHistory(t *testing.T, addr string, seed, i uint64) *history {
 
 func (h *history) String() string {
 	var s strings.Builder
-	s.WriteString(fmt.Sprintf("%v for %v", h.limit, h.duration))
+	s.WriteString(fmt.Sprintf("%v for %v, pulse %v", h.limit, h.duration, h.pulse))
 	for _, p := range h.parties {
 		kind := "leased"
 		if p.exact {
@@ -348,7 +370,8 @@ func (h *history) String() string {
 // play runs the history in real time.
 func (h *history) play(t *testing.T) {
 	var mu sync.Mutex
-	end := time.Now().Add(h.duration)
+	started := time.Now()
+	end := started.Add(h.duration)
 	var wg sync.WaitGroup
 	for i, p := range h.parties {
 		prefix := ""
@@ -356,7 +379,7 @@ func (h *history) play(t *testing.T) {
 			prefix = fmt.Sprint("apart-", i, ":")
 		}
 		wg.Go(func() {
-			attempts, errs := p.live(t, h, prefix, end)
+			attempts, errs := p.live(t, h, prefix, started, end)
 			mu.Lock()
 			defer mu.Unlock()
 			h.attempts = append(h.attempts, attempts...)
@@ -372,11 +395,12 @@ func (h *history) play(t *testing.T) {
 
 // live is the party's part of a history: its lives one after another, and its faults beside them. A limiter that is
 // given up is not closed before the history is over, so that what it holds is lost as if it had crashed.
-func (p *party) live(t *testing.T, h *history, prefix string, end time.Time) (all []attempt, errs int64) {
+func (p *party) live(t *testing.T, h *history, prefix string, started, end time.Time) (all []attempt, errs int64) {
 	var wg sync.WaitGroup
 	if !p.calm && !h.apart {
 		rng := rand.New(rand.NewPCG(p.rng.Uint64(), 0))
-		wg.Go(func() { disturb(p.proxy, rng, end) })
+		lasts := time.Duration(h.limit.Burst) * h.limit.Period / time.Duration(h.limit.Rate)
+		wg.Go(func() { disturb(p.proxy, rng, end, min(lasts/3, 400*time.Millisecond)) })
 	}
 	slice := time.Until(end) / time.Duration(p.lives)
 	var closers []func()
@@ -390,7 +414,15 @@ func (p *party) live(t *testing.T, h *history, prefix string, end time.Time) (al
 		for range 3 {
 			rng := rand.New(rand.NewPCG(p.rng.Uint64(), 0))
 			load.Go(func() {
-				mine, failed := spend(rng, take, until, int64(h.limit.Burst))
+				var mine []attempt
+				var failed int64
+				switch {
+				case take == nil:
+				case h.pulse > 0:
+					mine, failed = pulse(rng, take, started, until, h.pulse, h.limit.Burst)
+				default:
+					mine, failed = spend(rng, take, until, h.limit.Burst)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				all, errs = append(all, mine...), errs+failed
@@ -437,11 +469,46 @@ func (p *party) limiter(t *testing.T, h *history, prefix string, rdb *redis.Clie
 	return take, func() { l.Close(ctx) } // an error: the proxy may be at its worst
 }
 
-// spend makes requests in bursts and pauses until the time is over.
-func spend(rng *rand.Rand, take taker, until time.Time, burst int64) (all []attempt, errs int64) {
-	if take == nil {
-		return nil, 0
+// pulse makes few requests, which bring leases that nobody uses while the bucket fills, and at every multiple of the
+// pulse since the start as many as it can.
+func pulse(rng *rand.Rand, take taker, started, until time.Time, every time.Duration, burst int) (all []attempt, errs int64) {
+	request := func(cost int) attempt {
+		a, _, err := try(func() (limit.Result, error) { return take(cost) }, cost)
+		all = append(all, a)
+		if err != nil {
+			errs++
+		}
+		return a
 	}
+	for n := time.Duration(1); time.Now().Before(until); n++ {
+		next := started.Add(n * every)
+		if next.After(until) {
+			next = until
+		}
+		for rng.IntN(2) > 0 && time.Now().Before(next) {
+			if request(1).failed {
+				request(1) // what the first one asked for may come later
+			}
+			pause(time.Duration(rng.Int64N(int64(every/2)+1)), next)
+		}
+		pause(time.Until(next), until)
+		refused := 0
+		for end := next.Add(30 * time.Millisecond); refused < 6 && time.Now().Before(end); {
+			cost := max(1, burst/pick(rng, 10, 20, 50, 100))
+			if refused > 3 {
+				cost = 1 // what is left
+			}
+			if !request(cost).admitted {
+				refused++
+				pause(time.Duration(rng.IntN(2000))*time.Microsecond, end)
+			}
+		}
+	}
+	return all, errs
+}
+
+// spend makes requests in bursts and pauses until the time is over.
+func spend(rng *rand.Rand, take taker, until time.Time, burst int) (all []attempt, errs int64) {
 	for time.Now().Before(until) {
 		if rng.IntN(3) == 0 {
 			pause(time.Duration(rng.IntN(120))*time.Millisecond, until)
@@ -451,7 +518,7 @@ func spend(rng *rand.Rand, take taker, until time.Time, burst int64) (all []atte
 			if !time.Now().Before(until) {
 				break
 			}
-			cost := min(pick(rng, 1, 1, 1, 2, 5, 20), int(burst))
+			cost := min(pick(rng, 1, 1, 1, 2, 5, 20), burst)
 			a, _, err := try(func() (limit.Result, error) { return take(cost) }, cost)
 			all = append(all, a)
 			if err != nil {
@@ -472,10 +539,10 @@ func pause(d time.Duration, until time.Time) {
 	<-time.After(min(d, time.Until(until)))
 }
 
-// disturb makes the proxy faulty in one way after another until the time is over.
-func disturb(proxy *redistest.Proxy, rng *rand.Rand, until time.Time) {
+// disturb makes the proxy faulty in one way after another until the time is over; requests come up to late too late.
+func disturb(proxy *redistest.Proxy, rng *rand.Rand, until time.Time, late time.Duration) {
 	for time.Now().Before(until) {
-		pause(time.Duration(5+rng.IntN(50))*time.Millisecond, until)
+		pause(time.Duration(5+rng.IntN(90))*time.Millisecond, until)
 		n := 1 + rng.IntN(3)
 		switch rng.IntN(8) {
 		case 0:
@@ -485,7 +552,7 @@ func disturb(proxy *redistest.Proxy, rng *rand.Rand, until time.Time) {
 		case 2:
 			proxy.Duplicate(n)
 		case 3, 4:
-			proxy.LateRequests(n, time.Duration(rng.IntN(400))*time.Millisecond)
+			proxy.LateRequests(n, time.Duration(rng.Int64N(int64(late))))
 		case 5:
 			proxy.Delay(time.Duration(rng.IntN(20)) * time.Millisecond)
 		case 6:

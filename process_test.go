@@ -45,25 +45,38 @@ type orders struct {
 	Seed uint64
 	Kind string // "leased", "exact" or "token bucket"
 	Size int    // of a lease
+	Hold bool   // keep leases as long as they live
 }
 
-// workerKeys are the keys of all workers: a burst of half a second, of a second, and of a fifth.
+// workerKeys are the keys of all workers: a burst of half a second, of a second, and of a fifth, for all of which there
+// is more demand than the rate; and one that is left alone until it is full, but for a lease here and there, and then
+// wanted by all at once.
 var workerKeys = []struct {
-	name  string
-	limit limit.Limit
+	name   string
+	limit  limit.Limit
+	pulsed bool
 }{
-	{"half", limit.Limit{Rate: 1000, Period: time.Second, Burst: 500}},
-	{"full", limit.Limit{Rate: 300, Period: time.Second, Burst: 300}},
-	{"fifth", limit.Limit{Rate: 4000, Period: time.Second, Burst: 800}},
+	{"half", limit.Limit{Rate: 1000, Period: time.Second, Burst: 500}, false},
+	{"full", limit.Limit{Rate: 300, Period: time.Second, Burst: 300}, false},
+	{"fifth", limit.Limit{Rate: 4000, Period: time.Second, Burst: 800}, false},
+	{"pulse", limit.Limit{Rate: 1000, Period: time.Second, Burst: 400}, true},
 }
+
+// workerPulse is how often the pulsed key is wanted, by the wall clock.
+const workerPulse = 350 * time.Millisecond
 
 const workerPrefix = "processes:"
 
-// record is an attempt of a worker in its file: key, cost, from, to. An attempt that was not admitted has the cost
-// negated.
-type record [4]int64
+// record is an attempt of a worker in its file: key, from, to, cost, outcome.
+type record [5]int64
 
-const recordSize = 32
+const recordSize = 40
+
+const (
+	outcomeDenied = iota
+	outcomeAdmitted
+	outcomeFailed
+)
 
 // TestWorkerProcess is the main function of a worker.
 func TestWorkerProcess(t *testing.T) {
@@ -98,15 +111,20 @@ func TestWorkerProcess(t *testing.T) {
 		rng := rand.New(rand.NewPCG(o.Seed, uint64(i)))
 		load.Go(func() {
 			key := i % len(workerKeys)
+			request := func(cost int) (a attempt, retry time.Duration) {
+				a, r, err := try(func() (limit.Result, error) { return take(key, cost) }, cost)
+				a.write(file, key)
+				if err != nil {
+					return a, 10 * time.Millisecond
+				}
+				return a, r.RetryAfter
+			}
 			for !stopped.Load() {
-				work(rng, &stopped, func(cost int) (a attempt, retry time.Duration) {
-					a, r, err := try(func() (limit.Result, error) { return take(key, cost) }, cost)
-					a.write(file, key)
-					if err != nil {
-						return a, 10 * time.Millisecond
-					}
-					return a, r.RetryAfter
-				})
+				if workerKeys[key].pulsed {
+					workInPulses(rng, request)
+				} else {
+					work(rng, &stopped, request)
+				}
 			}
 		})
 	}
@@ -128,6 +146,23 @@ func work(rng *rand.Rand, stopped *atomic.Bool, request func(cost int) (attempt,
 	}
 }
 
+// workInPulses makes a few requests until the next pulse, and then as many as it can.
+func workInPulses(rng *rand.Rand, request func(cost int) (attempt, time.Duration)) {
+	next := time.Now().Truncate(workerPulse).Add(workerPulse)
+	for rng.IntN(3) > 0 && time.Now().Before(next) {
+		request(1)
+		pause(time.Duration(rng.Int64N(int64(workerPulse/2))), next)
+	}
+	pause(workerPulse, next)
+	refused := 0
+	for end := next.Add(workerPulse / 10); refused < 4 && time.Now().Before(end); {
+		if a, _ := request(pick(rng, 1, 5, 20)); !a.admitted {
+			refused++
+			pause(time.Duration(rng.IntN(2000))*time.Microsecond, end)
+		}
+	}
+}
+
 func (o orders) limiter(rdb *redis.Client) (take func(key, cost int) (limit.Result, error), closer func(), err error) {
 	ctx := context.Background()
 	if o.Kind == "token bucket" {
@@ -143,9 +178,14 @@ func (o orders) limiter(rdb *redis.Client) (take func(key, cost int) (limit.Resu
 			return buckets[key].AllowN(ctx, workerKeys[key].name, cost)
 		}, func() {}, nil
 	}
+	var refresh time.Duration
+	if o.Hold {
+		refresh = time.Second // it is also for how long a lease lies idle before it is given back
+	}
 	l, err := hybrid.New(rdb, limit.Limit{}, hybrid.Options{
 		Prefix:    workerPrefix,
 		LeaseSize: o.Size,
+		Refresh:   refresh,
 		Exact:     o.Kind == "exact",
 		LimitFor: func(key string) limit.Limit {
 			for _, k := range workerKeys {
@@ -164,9 +204,12 @@ func (o orders) limiter(rdb *redis.Client) (take func(key, cost int) (limit.Resu
 }
 
 func (a attempt) write(w io.Writer, key int) {
-	rec := record{int64(key), a.cost, a.from, a.to}
-	if !a.admitted {
-		rec[1] = -a.cost
+	rec := record{int64(key), a.from, a.to, a.cost, outcomeDenied}
+	switch {
+	case a.admitted:
+		rec[4] = outcomeAdmitted
+	case a.failed:
+		rec[4] = outcomeFailed
 	}
 	var buf [recordSize]byte
 	binary.Encode(buf[:], binary.LittleEndian, rec)
@@ -183,10 +226,7 @@ func readAttempts(t *testing.T, name string, into [][]attempt) {
 	for ; len(data) >= recordSize; data = data[recordSize:] {
 		var rec record
 		binary.Decode(data, binary.LittleEndian, &rec)
-		a := attempt{from: rec[2], to: rec[3], cost: rec[1], admitted: true}
-		if a.cost < 0 {
-			a.cost, a.admitted = -a.cost, false
-		}
+		a := attempt{rec[1], rec[2], rec[3], rec[4] == outcomeAdmitted, rec[4] == outcomeFailed}
 		into[rec[0]] = append(into[rec[0]], a)
 	}
 }
@@ -209,6 +249,7 @@ type crew struct {
 type post struct {
 	kind  func() string
 	size  int
+	hold  bool
 	proxy *redistest.Proxy // nil: straight to Redis
 	at    *worker
 }
@@ -229,7 +270,7 @@ func newCrew(t *testing.T, seed uint64) *crew {
 	c.posts = []*post{
 		{kind: leased},
 		{kind: leased, proxy: redistest.NewProxy(t, srv.Addr())},
-		{kind: leased, proxy: redistest.NewProxy(t, srv.Addr()), size: 30},
+		{kind: leased, proxy: redistest.NewProxy(t, srv.Addr()), size: 100, hold: true},
 		{kind: func() string { return pick(c.rng, "exact", "token bucket") }, proxy: redistest.NewProxy(t, srv.Addr())},
 	}
 	t.Cleanup(func() {
@@ -247,7 +288,7 @@ func newCrew(t *testing.T, seed uint64) *crew {
 
 func (c *crew) spawn(p *post) {
 	c.t.Helper()
-	o := orders{Addr: c.srv.Addr(), Kind: p.kind(), Size: p.size, Seed: c.rng.Uint64()}
+	o := orders{Addr: c.srv.Addr(), Kind: p.kind(), Size: p.size, Hold: p.hold, Seed: c.rng.Uint64()}
 	if p.proxy != nil {
 		o.Addr = p.proxy.Addr()
 	}
@@ -406,7 +447,7 @@ func TestProcesses(t *testing.T) {
 	c.disturb(started.Add(timeOfProcesses()))
 	all := c.dismiss()
 
-	var admitted, possible, worst float64
+	var admitted, possible, asked, worst float64
 	admissionCount := 0
 	worst = math.Inf(-1)
 	for i, k := range workerKeys {
@@ -426,12 +467,15 @@ func TestProcesses(t *testing.T) {
 		t.Logf("key %s: %d of %d requests admitted, %.0f tokens, admitted/ideal %.3f (of the same requests %.3f), worst excess %.2f tokens; "+
 			"counted at the ends of calls %.1f, allowance for the longest call %.1f (%v)",
 			k.name, len(in), len(all[i]), got, got/most, got/ideal(all[i], k.limit), over, excessAtEnds(in, k.limit), rate*longest(in).Seconds(), longest(in))
-		admitted, possible = admitted+got, possible+most
+		if !k.pulsed {
+			admitted, possible, asked = admitted+got, possible+most, asked+ideal(all[i], k.limit)
+		}
 		admissionCount += len(in)
 	}
-	t.Logf("%d kills, %d stops, %d faults of the network in %v: admitted/ideal %.3f, worst excess %.2f tokens (allowance 0: a call counts with its whole length), %.3f calls per admission",
-		c.kills, c.stops, c.faults, time.Since(started).Round(time.Millisecond), admitted/possible, worst, float64(scripts(t, rdb))/float64(admissionCount))
-	if ratio := admitted / possible; ratio < 0.9 {
+	t.Logf("%d kills, %d stops, %d faults of the network in %v: admitted/ideal %.3f (of the same requests %.3f), worst excess %.2f tokens (allowance 0: a call counts with its whole length), %.3f calls per admission",
+		c.kills, c.stops, c.faults, time.Since(started).Round(time.Millisecond), admitted/possible, admitted/asked, worst, float64(scripts(t, rdb))/float64(admissionCount))
+	// Of the same requests: on a busy machine the workers may not even ask for as much as the rate.
+	if ratio := admitted / asked; ratio < 0.9 {
 		t.Errorf("admitted/ideal %.3f, want at least 0.9; -processes.seed=%d", ratio, seed)
 	}
 }
@@ -523,10 +567,27 @@ func TestProcessesWithLosses(t *testing.T) {
 			if to-from < 200_000 {
 				continue
 			}
+			// No more than was asked for, less the burst that ideal starts with.
 			got, want := float64(tokens(between(in, from, to))), rate*float64(to-from)/1e6
+			want = min(want, ideal(between(all[i], from, to), lim)-float64(lim.Burst))
 			if got < 0.5*want {
 				t.Errorf("key %s: in %v, from 0.7 s after the %s, %.0f tokens were admitted, want about %.0f; -processes.seed=%d",
 					k.name, time.Duration(to-from)*time.Microsecond, l.what, got, want, seed)
+				for at := l.from - 300_000; at < to; at += 100_000 {
+					var admitted, denied, failed int
+					for _, a := range all[i] {
+						switch {
+						case a.to < at || a.to >= at+100_000:
+						case a.admitted:
+							admitted++
+						case a.failed:
+							failed++
+						default:
+							denied++
+						}
+					}
+					t.Logf("%v after it: %d admitted, %d denied, %d failed", time.Duration(at-l.from)*time.Microsecond, admitted, denied, failed)
+				}
 			}
 		}
 	}

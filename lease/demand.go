@@ -74,6 +74,10 @@ func (d *Demand) paced(now int64) bool {
 	return d.refused != 0 && time.Duration(now-d.refused) < 4*minPace
 }
 
+// begun is how many tokens were used since the last sample, which is less than half of tau ago. Of a key that was idle
+// it is all that is known; without it the first half of tau would be exact calls, however many come.
+func (d *Demand) begun() float64 { return float64(d.admitted) }
+
 // doubled is twice the last lease if it was used up within half of tau, else 0: an estimate that lags behind demand
 // must not hold it down.
 func (d *Demand) doubled(now int64) int64 {

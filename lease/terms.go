@@ -139,7 +139,7 @@ func (t Terms) Want(d *Demand, rtt *RTT, held, now int64) int64 {
 		return 0
 	}
 	doubled := d.doubled(now)
-	need := d.PerSecond() * t.Tau.Seconds()
+	need := max(d.PerSecond()*t.Tau.Seconds(), d.begun())
 	worth := need >= worthLeasing || d.steady >= manyCalls || doubled > 0
 	want := int64(math.Ceil(need * headroom))
 	if paced := d.PerSecond() * max(t.Tau, minPace).Seconds(); d.paced(now) && paced >= 1 {

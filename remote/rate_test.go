@@ -159,6 +159,23 @@ func TestRATE08_RaisedLimitHelpsAtOnce(t *testing.T) {
 	})
 }
 
+// What has flowed in until the change is by the limit that was in force until then, whoever notices it.
+func TestRATE06_OldLimitUntilTheChange(t *testing.T) {
+	on(t, tokenBucket, per(10, 3600), func(r *rig) {
+		r.admitted(10)
+		fast, slow := r.with(per(3600, 3600)), r.with(per(1, 3600).WithBurst(3600))
+		fast.run([]step{
+			{1800, 0, true, 5, 0},
+			{1800, 6, false, 5, 1},
+			{1801, 6, true, 0, 0},
+		})
+		slow.run([]step{
+			{1810, 10, false, 9, 3600},
+			{1810 + 3600, 10, true, 0, 0},
+		})
+	})
+}
+
 // Two processes that bring different limits to one bucket, as in a rollout: what flows in is never more than by the
 // faster one, and the answers of each hold.
 func TestRATE08_TwoLimitsTakeTurns(t *testing.T) {

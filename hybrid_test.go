@@ -480,11 +480,11 @@ func TestStringAndStatsShowWhatIsInForce(t *testing.T) {
 			opts hybrid.Options
 			want []string
 		}{
-			{hybrid.PerSecond(100), hybrid.Options{}, []string{"100/s", "by demand", "for 200ms", "sized for 50ms", "at most 25 ", "slack 0"}},
+			{hybrid.PerSecond(100), hybrid.Options{}, []string{"100/s", "leases of 50ms ", "200ms", "at most 25 ", "slack 0"}},
 			{hybrid.PerSecond(100), hybrid.Options{LeaseSize: 1000}, []string{"leases of 25 "}},
 			{hybrid.PerSecond(100), hybrid.Options{LeaseSize: 7, MaxLeased: 0.5, Slack: 0.1}, []string{"leases of 7 ", "at most 50 ", "slack 10"}},
-			{hybrid.PerSecond(100), hybrid.Options{LeaseTTL: time.Hour}, []string{"for 500ms"}},
-			{hybrid.PerSecond(100), hybrid.Options{Refresh: 20 * time.Millisecond}, []string{"sized for 20ms", "for 80ms"}},
+			{hybrid.PerSecond(100), hybrid.Options{LeaseTTL: time.Hour}, []string{"500ms"}},
+			{hybrid.PerSecond(100), hybrid.Options{Refresh: 20 * time.Millisecond}, []string{"leases of 20ms ", "80ms"}},
 			{hybrid.PerSecond(100), hybrid.Options{Exact: true}, []string{"100/s, exact"}},
 			{hybrid.PerSecond(2), hybrid.Options{LeaseSize: 5}, []string{"leases of 1 ", "at most 1 "}},
 			{hybrid.Blocked(), hybrid.Options{}, []string{"blocked"}},

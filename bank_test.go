@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/lease"
@@ -67,6 +68,13 @@ func (b *bank) look(key string, lim limit.Limit) lease.Grant {
 
 // level is how many tokens are in the bucket now.
 func (b *bank) level(key string, lim limit.Limit) int64 { return b.look(key, lim).Level }
+
+// newSlowSource is for tests in real time, which on a busy machine may take any time.
+func newSlowSource() *leasetest.Source {
+	src := leasetest.NewSource()
+	src.Timeout = time.Minute
+	return src
+}
 
 func newLimiter(t *testing.T, src lease.Source, lim limit.Limit, opts hybrid.Options) *hybrid.Limiter {
 	t.Helper()

@@ -282,13 +282,13 @@ func TestCONC02_AfterCloseEveryCallSaysSoAtOnce(t *testing.T) {
 
 func TestCONC03_ManyLimitersLeaveNoGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
-	src := leasetest.NewSource()
+	src := newSlowSource()
 	for range 1000 { // made and dropped
 		newLimiter(t, src, hybrid.PerSecond(10), hybrid.Options{})
 	}
 	var all []*hybrid.Limiter
 	for i := range 1000 {
-		l := newLimiter(t, src, hybrid.PerHour(1000), hybrid.Options{LeaseSize: 10})
+		l := newLimiter(t, src, hybrid.PerHour(1000), hybrid.Options{LeaseSize: 10, Timeout: time.Minute})
 		for k := range 3 {
 			allowed(t, l, strconv.Itoa(i)+"/"+strconv.Itoa(k), 1)
 		}
@@ -445,9 +445,9 @@ func TestCONC05_OneSlotForTwoKeys(t *testing.T) {
 
 // The same in real time, where the race detector sees it.
 func TestCONC05_ManyKeysInOneSlot(t *testing.T) {
-	src := leasetest.NewSource()
+	src := newSlowSource()
 	lim := hybrid.PerHour(1 << 20)
-	l := newLimiter(t, src, lim, hybrid.Options{LeaseSize: 7, MaxKeys: 1})
+	l := newLimiter(t, src, lim, hybrid.Options{LeaseSize: 7, MaxKeys: 1, Timeout: time.Minute})
 	var ok [4]atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 8 {

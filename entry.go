@@ -240,7 +240,12 @@ func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int
 		}
 	}
 	if cost == 0 && g.Scarce {
-		cost = 1 // callers were paid, the lease was cut short
+		// Callers were paid, the lease was cut short. What the bucket kept is for other processes; if there are none,
+		// whoever asks for no more than that gets it.
+		cost = 1
+		if g.Holders <= 1 {
+			cost = max(1, g.Level+1)
+		}
 	}
 	var r *lease.Refusal
 	switch {
@@ -287,7 +292,7 @@ func (e *entry) decideLocally(costs []lease.Run) ([]lease.Paid, bool) {
 		left, total = left-n*cost, total+n*cost
 		if p.Admitted < c.Count {
 			var ok bool
-			if p.Denied, ok = refusal.Denies(now, cost); !ok {
+			if p.Denied, ok = refusal.Denies(now, cost-left); !ok {
 				return nil, false
 			}
 		}

@@ -136,7 +136,9 @@ func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
 		return e.allowed(left), nil
 	}
 	l.lost(left)
-	if r, ok := e.refusal.Load().Denies(l.now(), int64(n)); ok {
+	// What is held goes back when Redis is asked, so only the rest has to be there.
+	now := l.now()
+	if r, ok := e.refusal.Load().Denies(now, int64(n)-e.balance.Held(now)); ok {
 		return r, nil
 	}
 	return l.flights.Do(ctx, e.key, n, e.refill)

@@ -395,7 +395,8 @@ func TestSetLimitWhileADenialIsOut(t *testing.T) {
 func TestCONC06_SetLimitRacesWithRequests(t *testing.T) {
 	for name, opts := range modes() {
 		t.Run(name, func(t *testing.T) {
-			l := newLimiter(t, leasetest.NewSource(), hybrid.PerMinute(10), opts)
+			opts.Timeout = time.Minute
+			l := newLimiter(t, newSlowSource(), hybrid.PerMinute(10), opts)
 			defer closeLimiter(t, l)
 			var ok atomic.Int64
 			var done atomic.Bool
@@ -438,7 +439,7 @@ func TestCONC06_SetLimitRacesWithRequests(t *testing.T) {
 // However SetLimit and first requests of keys interleave, the last limit applies in the end: a key that was made under
 // Blocked, which never asks, must not stay so.
 func TestSetLimitReachesKeysThatAreBeingMade(t *testing.T) {
-	l := newLimiter(t, leasetest.NewSource(), hybrid.Blocked(), hybrid.Options{MaxKeys: 64})
+	l := newLimiter(t, newSlowSource(), hybrid.Blocked(), hybrid.Options{MaxKeys: 64, Timeout: time.Minute})
 	defer closeLimiter(t, l)
 	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	for i := range 150 {

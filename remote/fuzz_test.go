@@ -70,6 +70,13 @@ func FuzzReply(f *testing.F) {
 			"s1800000000000000s0s60000000s0s1", "s5s1s0s0s1s0s0", "s1s0s9223372036854775807s0s0", "s0s0s9007199254740993s0s1", "s4s1s-1s-1",
 			"s0s0s9223372036854775807s9223372036854775807s1", "s0s-9223372036854775808s-9223372036854775808s-9223372036854775808s-9223372036854775808",
 			"s9223372036854775807s9223372036854775807s0s0", "s5s9223372036854775807s0s0", "f1f0f4f0f1", "s1ns4s0s1", "b1b0b1b0b1", "a1a2a3a4a5", "e1e2e3e4e5",
+			// One element of a good answer is wrong: of a bucket, of a GCRA, of a window.
+			"s0s1800000000000000s0s1s0s0s4s0s0s0s0s1", "s0s1800000000000000s0s1s0s0s0s0s0s0s1s0", "s4s0s0s1s0s0s4s0s0s0s0s1", "s-1s0s0s1s0s0s4s0s0s0s0s1",
+			"s0s0s-1s1s0s0s0s0s0s0s0s0", "s0s0s9223372036854775s1s0s0s0s0s0s0s0s0", "s0s0s0s1s0s0s-9223372036854775808s0s0s0s0s0", "s0s0s0s1s0s0s0s-1s0s0s0s0",
+			"s0s0s0s1s0s0s0s12000000s0s0s0s0", "s0s0s0s1s0s0s0s0s-1s0s0s0", "s0s0s0s1s0s0s0s0s0s-1s0s0", "s0s0s0s1s5s0s0s0s0s0s0s0", "s0s0s0s1s0s0s6s0s0s0s0s0", "s0s0s0s1s0s0s5s0s0s0s0s1",
+			"s0s0s0s1s0s0s3s0s0s0s0s0", "s0s0s0s1s0s0s3s0s0s0s0s2", "s0s0s0s1s0s0s3s0s0s0s0s-1", "s1s0s0s1s0s0s4s0s0s0s0", "s2s0s0s1s0s0s4s0s0s0s0", "s0s0s0s1s0s0s4s0s0s0s0",
+			"s0s9223372036854775s0s0s0", "s0s0s-1s0s0", "s0s0s0s-1s0", "s0s0s0s1s0", "s0s0s60000000s0s1", "s0s0s48000000s0s0", "s0s0s48000000s0s2",
+			"s0s0s0s1s0s0s0s0s0s0s0s2s0", "s0s0s0s1s0s0s0s0s0s0s0s0s9", "s0s0s0s0s2s0", "s9s1s0s0", "s-3s0s5s5", "s4s0s5s5", "s0s1s0s0", "s4s1s0s-1", "s0s0s-1s0", "s4s2s0s0", "s4s-1s0s0",
 			"sss", "s 1s2", "s1800000000000000s0s5s0s0", "s1800000000000000s0s0s0s0s0", "s1e5s0s0s0", "s0s0s0s0s0s0s0s0",
 		} {
 			f.Add(mode, seed, uint16(1), uint16(1))
@@ -85,10 +92,10 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sane := func(got limit.Result) {
+		sane := func(cost int, got limit.Result) {
 			t.Helper()
 			if got.Origin != limit.Remote || got.Remaining < 0 || got.Remaining > lim.Burst || got.ResetAfter < 0 ||
-				got.Allowed != (got.RetryAfter == 0) || got.RetryAfter < 0 {
+				got.Allowed != (got.RetryAfter == 0) || got.RetryAfter < 0 || !got.Allowed && got.Remaining >= cost {
 				t.Errorf("%s: a reply of %q gives %+v", m.name, text, got)
 			}
 		}
@@ -96,7 +103,7 @@ func FuzzReply(f *testing.F) {
 		got, err := l.AllowN(ctx, "k", cost)
 		switch {
 		case err == nil:
-			sane(got)
+			sane(cost, got)
 		case !errors.Is(err, limit.ErrUnavailable) || got != (limit.Result{}):
 			t.Errorf("%s: %+v, %v; want the zero Result, ErrUnavailable", m.name, got, err)
 		}
@@ -107,11 +114,9 @@ func FuzzReply(f *testing.F) {
 		}).Decide(ctx, "k", costs)
 		taken := 0
 		for i, got := range results {
-			sane(got)
-			if got.Allowed && i < costs[0].Count {
-				taken += cost
-			} else if got.Allowed {
-				taken++
+			c := costs[min(i/costs[0].Count, 1)].Cost
+			if sane(c, got); got.Allowed {
+				taken += c
 			}
 		}
 		if taken > lim.Burst || (err == nil) != (len(results) > 0) {
@@ -133,7 +138,7 @@ func FuzzReply(f *testing.F) {
 			}
 			sum += g[0].Admitted[i] * c.Cost
 		}
-		if sum > lim.Burst || g[0].Level > int64(lim.Burst) || g[0].Lag < 0 || g[0].Frac < 0 {
+		if sum > lim.Burst || g[0].Level > int64(lim.Burst) || g[0].Lag < 0 || g[0].Frac < 0 || g[0].Granted != 0 {
 			t.Errorf("grant %+v for %v", g[0], costs)
 		}
 	})

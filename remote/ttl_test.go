@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
@@ -181,15 +183,32 @@ func TestTTL07_ReadingCreatesNothing(t *testing.T) {
 	})
 }
 
-// A denial and a peek do not write: the state in Redis stays what it was, byte by byte.
+// A denial and a peek do not write, not even what is there already: it would go to the replicas and the disk.
 func TestDenialsWriteNothing(t *testing.T) {
 	each(t, allModes, per(10, 60), func(r *rig) {
 		r.ask(8)
+		touched := func(n int) bool {
+			err := r.b.Client.Watch(ctx, func(tx *redis.Tx) error {
+				r.ask(n)
+				_, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Exists(ctx, r.stored()).Err() })
+				return err
+			}, r.stored())
+			if err != nil && err != redis.TxFailedErr {
+				r.t.Fatal(err)
+			}
+			return err != nil
+		}
+		if touched(0) || touched(3) || touched(10) {
+			r.t.Error("a peek or a denial has written")
+		}
+		if !touched(1) {
+			r.t.Error("an admission has not written, or this test does not see it")
+		}
 		before := dump(r)
 		for i := range 20 {
 			r.pass(100 * time.Millisecond)
 			r.ask(0)
-			if got := r.ask(5); got.Allowed {
+			if got := r.ask(8); got.Allowed {
 				r.t.Fatalf("call %d: %+v, want denied", i, got)
 			}
 			if got := dump(r); got != before {

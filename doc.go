@@ -31,8 +31,8 @@
 // because of how callers share a call: each is paid from its own batch.
 //
 // 5. When Redis does not answer, tokens that are held stay good until their lease ends, and a request that needs Redis
-// returns an error that wraps ErrUnavailable, after Options.Timeout at the latest; what to do then is the caller's
-// choice. New does no I/O, and everything recovers by itself.
+// returns an error that wraps ErrUnavailable, after Options.Timeout, or twice that if it had to wait for a call that was
+// out already; what to do then is the caller's choice. New does no I/O, and everything recovers by itself.
 //
 // 6. Bounded memory: at most MaxKeys keys. Forgetting one never hands out a fresh allowance, because the bucket in Redis
 // decides.

@@ -24,7 +24,8 @@ type entry struct {
 	terms   atomic.Pointer[lease.Terms]   // of the limit in force
 	rated   atomic.Pointer[lease.Terms]   // of the last limit that had a rate: leases under it may still be out
 	checked atomic.Int64                  // when LimitFor was last asked about a limit without a rate
-	idle    atomic.Bool                   // the next flight may give everything back
+	idle    atomic.Bool                   // the next flight without callers gives everything back
+	report  atomic.Bool                   // the next flight without callers says what is held, see owed
 	gone    atomic.Bool                   // the table has forgotten it: look the key up again
 
 	// mu is held for moments, never during a call. A flight takes it before and after its call; there is one flight
@@ -36,6 +37,7 @@ type entry struct {
 	paid     int64 // tokens paid by Redis to callers since then
 	seen     int64 // tokens used of this lease when demand was last told
 	deadline int64 // of the balance; 0 before the first answer
+	owed     int64 // tokens given up since the last answer, which the bucket may not know of
 	lives    int   // leases that have ended: an answer to a request of an earlier life is void
 }
 
@@ -100,12 +102,12 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 			return paid, nil
 		}
 	}
-	returning := (e.idle.Swap(false) || !limited) && len(costs) == 0
-	if len(costs) == 0 && !returning && e.balance.Tokens() > e.mark.Load() {
-		return nil, nil // started ahead of need, and overtaken by a flight that callers were waiting for
+	why := e.purpose(costs, limited)
+	if why == nothing {
+		return nil, nil
 	}
 	for attempt := 0; ; attempt++ {
-		a := e.ask(costs, returning)
+		a := e.ask(costs, why)
 		l.counts.calls.Add(1)
 		g := l.source.do(ctx, a.req)
 		if g.Err != nil {
@@ -129,6 +131,39 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 	}
 }
 
+// purpose is what a flight is for.
+type purpose int
+
+const (
+	nothing  purpose = iota // overtaken by another flight
+	refill                  // callers wait, or the next lease is needed soon
+	giveBack                // the lease lies idle, or the key is not wanted any more
+	report                  // tokens were given up, and it is not known whether the bucket has heard of it
+)
+
+// purpose is what a flight with these callers is for.
+func (e *entry) purpose(costs []lease.Run, limited bool) purpose {
+	idle, told := e.idle.Swap(false), e.report.Swap(false)
+	switch {
+	case len(costs) > 0:
+		return refill
+	case idle || !limited:
+		return giveBack
+	case told && e.owes(e.limiter.now()):
+		return report
+	case told || e.balance.Tokens() > e.mark.Load():
+		return nothing
+	}
+	return refill
+}
+
+// owes reports whether tokens were given up without an answer, and the lease they belong to has not ended.
+func (e *entry) owes(now int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.owed > 0 && e.lease.Open() && now < e.deadline+int64(afterlife)
+}
+
 // asked is a request under way.
 type asked struct {
 	req   lease.Request
@@ -142,7 +177,7 @@ type asked struct {
 const afterlife = 90 * time.Millisecond
 
 // ask makes the next request and freezes what it says about the lease.
-func (e *entry) ask(costs []lease.Run, returning bool) asked {
+func (e *entry) ask(costs []lease.Run, why purpose) asked {
 	l := e.limiter
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,17 +192,17 @@ func (e *entry) ask(costs []lease.Run, returning bool) asked {
 		// The bucket will have it for a little longer, and until then it keeps the place of what was not spent.
 		e.expireLocked()
 	}
-	if len(costs) > 0 || returning {
-		// What is left is too little for somebody in the batch, or not wanted. It leaves the balance before it is
-		// sent back: on its way it must not be spent.
-		n := e.balance.Drain()
-		e.lease.GiveUp(n)
-		l.counts.returned.Add(n)
+	if e.lease.Used(0) > maxTotal {
+		e.endLocked()
+	}
+	if len(costs) > 0 || why == giveBack {
+		// What is left is too little for somebody in the batch, or not wanted.
+		e.giveUpLocked()
 	}
 	held := e.balance.Tokens()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
 	want := int64(0)
-	if !returning && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
+	if why == refill && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
 		want = terms.Want(&e.demand, l.roundTrip(), held, now)
 		if terms.Fixed > 0 {
 			want = max(0, want-lease.Total(costs))
@@ -185,18 +220,39 @@ func (e *entry) ask(costs []lease.Run, returning bool) asked {
 	return asked{req, terms, now, e.lives}
 }
 
+// maxTotal is how many tokens one lease may use in all: the script counts in doubles, which are exact up to twice that.
+const maxTotal = 1 << 52
+
+// giveUpLocked takes what is left out of the balance. That comes before it is sent back: on its way it must not be spent.
+func (e *entry) giveUpLocked() {
+	n := e.balance.Drain()
+	e.lease.GiveUp(n)
+	e.owed += n
+	e.limiter.counts.returned.Add(n)
+}
+
 // accept takes the answer to the newest request and pays the batch.
 func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
+	now := e.limiter.now()
+	e.limiter.addRoundTrip(time.Duration(now - a.sent))
+	paid, watch := e.settle(a, g, now)
+	if watch {
+		e.limiter.janitor.watch(e)
+	}
+	return paid
+}
+
+// settle is accept, under mu; watch says whether the janitor should look after the entry.
+func (e *entry) settle(a *asked, g *lease.Grant, now int64) (paid []lease.Paid, watch bool) {
 	l, costs := e.limiter, a.req.Costs
-	now := l.now()
-	l.addRoundTrip(time.Duration(now - a.sent))
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if a.lives != e.lives || l.ended.Load() {
 		// The key was reset, or the limiter closed, while the request was out. The callers are paid, but what the
 		// answer says of the lease is void: its totals would be taken for tokens that have just come in.
-		e.mu.Unlock()
-		return g.Pay(a.req.Limit, costs, 0)
+		return g.Pay(a.req.Limit, costs, 0), false
 	}
+	e.owed = 0
 	var lent int64
 	if a.req.Lease.ID != "" {
 		lent = e.lease.Accept(g)
@@ -212,9 +268,12 @@ func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
 			l.counts.leased.Add(lent)
 		}
 	}
-	paid := g.Pay(a.req.Limit, costs, lent)
+	if e.terms.Load() != a.terms {
+		e.giveUpLocked() // lent under a limit that is not in force any more
+	}
+	paid = g.Pay(a.req.Limit, costs, lent)
 	e.level.Store(g.Level)
-	hold := time.Duration(e.remember(a, paid, g) - now)
+	hold := time.Duration(e.remember(a, paid, g, now) - now)
 	for i := range paid {
 		p, n := &paid[i], int64(paid[i].Cost)
 		e.paid += n * int64(p.Admitted)
@@ -223,16 +282,12 @@ func (e *entry) accept(a *asked, g *lease.Grant) []lease.Paid {
 			p.Denied.RetryAfter = max(p.Denied.RetryAfter, hold) // before that this process will not ask
 		}
 	}
-	e.mu.Unlock()
-	if lent > 0 {
-		l.janitor.watch(e)
-	}
-	return paid
+	return paid, lent > 0
 }
 
 // remember keeps what a dry bucket said, so that it is not asked again at once, and returns until when. The caller holds
 // mu.
-func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int64) {
+func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant, now int64) (until int64) {
 	cost := int64(0)
 	for i := range paid {
 		if p := &paid[i]; p.Denied.RetryAfter > 0 && (cost == 0 || int64(p.Cost) < cost) {
@@ -255,10 +310,11 @@ func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int
 	default:
 		r = lease.NewRefusal(*a.terms, g, cost, a.sent, rand.Float64())
 	}
-	e.refusal.Store(r)
 	if r != nil {
+		r.Answered(time.Duration(now - a.sent))
 		e.demand.Refused(r.Until())
 	}
+	e.refusal.Store(r)
 	if e.terms.Load() != a.terms {
 		e.refusal.Store(nil) // the limit has changed meanwhile, see renewTerms
 	}
@@ -317,7 +373,7 @@ func (e *entry) countLocked(terms *lease.Terms, now int64) {
 func (e *entry) endLocked() {
 	e.limiter.counts.expired.Add(e.balance.Drain())
 	e.lease.End()
-	e.seen, e.deadline = 0, 0
+	e.seen, e.deadline, e.owed = 0, 0, 0
 	e.lives++
 }
 
@@ -326,6 +382,7 @@ func (e *entry) endLocked() {
 func (e *entry) expireLocked() (tokens int64) {
 	tokens = e.balance.Drain()
 	e.lease.GiveUp(tokens)
+	e.owed += tokens
 	e.limiter.counts.expired.Add(tokens)
 	return tokens
 }

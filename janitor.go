@@ -34,6 +34,9 @@ type watch struct {
 const (
 	sweepEvery   = 10 * time.Millisecond
 	sweepPerPass = 1000
+	// returnsPerPass is how many leases a pass gives back, so that a crowd of them does not hold up callers. The others
+	// have their turn in the next passes.
+	returnsPerPass = 200
 )
 
 // maxDrift is by how much the wall clock may run ahead of the monotonic one between two passes: as much as the bucket
@@ -125,21 +128,30 @@ func (j *janitor) sweep(quit chan struct{}) int {
 	if j.quit != quit {
 		return 0
 	}
+	returns := 0
 	for e, w := range j.live {
-		switch tokens := e.balance.Held(now); {
-		case tokens == 0:
+		tokens := e.balance.Held(now)
+		if tokens == 0 {
 			e.sweep(now)
 			// Unless an answer has renewed the lease just now, and with it tokens that were there already.
-			if e.balance.Tokens() == 0 {
+			if e.balance.Tokens() == 0 && !e.owes(now) {
 				delete(j.live, e)
+				continue
 			}
-		case e.gone.Load():
-			e.giveBack() // until nothing is left: a flight for the key may be that of the entry's successor
+		}
+		// Of a key that is forgotten at once, until nothing is left: a flight for it may be that of its successor.
+		due := now-w.since >= int64(e.rated.Load().Idle()) || tokens > 0 && e.gone.Load()
+		switch {
 		case tokens != w.tokens:
 			w.tokens, w.since = tokens, now
-		case now-w.since >= int64(e.rated.Load().Idle()):
+		case due && returns < returnsPerPass:
 			w.since = now // and again after that time, if it should fail
-			e.giveBack()
+			returns++
+			if tokens > 0 {
+				e.giveBack()
+			} else {
+				e.startReport()
+			}
 		}
 	}
 	if len(j.live) == 0 {
@@ -164,6 +176,12 @@ func (e *entry) giveBack() {
 	e.limiter.flights.Start(e.key, e.refill)
 }
 
+// startReport starts a flight that tells the bucket what was given up.
+func (e *entry) startReport() {
+	e.report.Store(true)
+	e.limiter.flights.Start(e.key, e.refill)
+}
+
 // evicted is called by the table for an entry that it forgets. The bucket has counted its tokens as lent, so forgetting
 // them never hands out more; they are given back all the same.
 func (l *Limiter) evicted(_ string, e *entry) {
@@ -182,23 +200,31 @@ func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
 			reqs = append(reqs, req)
 		}
 	}
+	var mu sync.Mutex // guards what follows
 	var failed error
 	lost := 0
-	for len(reqs) > 0 {
-		n := min(len(reqs), maxPipeline)
-		if err := ctx.Err(); err != nil {
-			failed, lost = err, lost+len(reqs)
-			break
-		}
-		l.counts.calls.Add(int64(n))
-		for _, g := range l.source.once(ctx, reqs[:n]) {
+	send := func(reqs []lease.Request) {
+		l.counts.calls.Add(int64(len(reqs)))
+		grants := l.source.once(ctx, reqs)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, g := range grants {
 			if g.Err != nil {
 				failed, lost = g.Err, lost+1
 				l.counts.failed.Add(1)
 			}
 		}
-		reqs = reqs[n:]
 	}
+	chunks := slices.Collect(slices.Chunk(reqs, maxPipeline))
+	var wg sync.WaitGroup
+	for first := range min(maxPipelines, len(chunks)) {
+		wg.Go(func() {
+			for i := first; i < len(chunks); i += maxPipelines {
+				send(chunks[i])
+			}
+		})
+	}
+	wg.Wait()
 	if failed != nil {
 		return fmt.Errorf("hybrid: tokens of %d keys were not given back and will be missed until their leases end: %w", lost, failed)
 	}

@@ -46,8 +46,12 @@ func (l *Limiter) SetLimit(lim limit.Limit) error {
 		return err
 	}
 	l.limit.Store(&lim)
+	returns := 0
 	for _, e := range l.keys.Values() {
-		e.renewTerms()
+		if e.renewTerms() && returns < returnsPerPass {
+			returns++
+			e.startReport() // those of the others are left to the janitor
+		}
 	}
 	return nil
 }
@@ -61,8 +65,9 @@ func (e *entry) setTerms(lim limit.Limit) {
 	e.terms.Store(terms)
 }
 
-// renewTerms takes over the limit that is in force now. A bad answer of LimitFor leaves the last good one.
-func (e *entry) renewTerms() {
+// renewTerms takes over the limit that is in force now, and says whether tokens were given up for it. A bad answer of
+// LimitFor leaves the last good one.
+func (e *entry) renewTerms() (gaveUp bool) {
 	l := e.limiter
 	changed := false
 	// Again until it is still in force after it was stored: two may be at it, and the one with the older limit must not
@@ -77,9 +82,14 @@ func (e *entry) renewTerms() {
 		changed = true
 	}
 	if changed && e.balance.Held(l.now()) > 0 {
-		// What is held was lent under the old limit; what is more than the new one lends goes back.
-		e.giveBack()
+		// What is held was lent under the old limit. It is not spent any more; the janitor sends it back.
+		e.mu.Lock()
+		e.giveUpLocked()
+		e.mu.Unlock()
+		l.janitor.watch(e)
+		return true
 	}
+	return false
 }
 
 // checkEvery is how often LimitFor is asked about keys that are Unlimited or Blocked. Others ask it when they ask Redis.

@@ -42,7 +42,8 @@ type Options struct {
 	// MaxKeys is how many keys this process remembers; the least recently used are forgotten and their tokens given
 	// back. The buckets in Redis are not touched. Default 65536.
 	MaxKeys int
-	// Timeout bounds one call to Redis, whatever the contexts of the callers say. Default 100ms.
+	// Timeout bounds one call to Redis, whatever the contexts of the callers say. A caller may have to wait as long
+	// again for a call of the same key that is out already. Default 100ms.
 	Timeout time.Duration
 }
 

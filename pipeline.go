@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hybridlimit/hybrid/internal/flight"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -124,19 +125,24 @@ func (p *pipeline) send(calls []*call) {
 // acquire asks the source. One that panics must not take the process down with it, nor leave its callers waiting; nor
 // is it an answer if it ends the goroutine, or forgets a grant.
 func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []lease.Grant) {
-	fail := func(format string, args ...any) {
-		err := fmt.Errorf("%w: "+format, append([]any{limit.ErrUnavailable}, args...)...)
+	fail := func(err error) {
 		for i := range grants {
 			grants[i] = lease.Grant{Err: err}
 		}
 	}
-	fail("the source ended without an answer")
-	defer func() {
-		if r := recover(); r != nil {
-			fail("panic in the source: %v", r)
+	fail(fmt.Errorf("%w: the source ended without an answer", limit.ErrUnavailable))
+	err := flight.Guard(func() error {
+		p.source.Acquire(ctx, reqs, grants)
+		return nil
+	})
+	if err != nil {
+		fail(err)
+	}
+	for i := range grants {
+		if !grants[i].Answers(&reqs[i]) {
+			grants[i] = lease.Grant{Err: fmt.Errorf("%w: the source gave a grant that does not answer the request", limit.ErrUnavailable)}
 		}
-	}()
-	p.source.Acquire(ctx, reqs, grants)
+	}
 }
 
 // once sends requests apart from all others and waits for the grants, or until ctx ends.

@@ -76,6 +76,30 @@ const (
 	Loss
 )
 
+// Answers reports whether g has the form of an answer to req: an error, a request that was not decided, or a decision
+// about each run of its costs and no more tokens than it wanted. A source of one's own may give anything.
+func (g *Grant) Answers(req *Request) bool {
+	h := &req.Lease
+	switch {
+	case g.Err != nil:
+		return true
+	case g.Status == Stale || g.Status == Reset:
+		return h.ID != ""
+	case g.Status > Loss || len(g.Admitted) != len(req.Costs):
+		return false
+	case g.Frac < 0 || g.Lag < 0 || g.Lent < 0 || g.Level > int64(req.Limit.Burst):
+		return false
+	case h.ID != "" && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
+		return false
+	}
+	for i, n := range g.Admitted {
+		if n < 0 || n > req.Costs[i].Count || req.Costs[i].Cost == 0 && n != req.Costs[i].Count {
+			return false
+		}
+	}
+	return true
+}
+
 // Grant is the answer to one Request.
 type Grant struct {
 	// Err says why nothing is known. The Request may have been executed all the same.

@@ -13,7 +13,7 @@ type Refusal struct {
 	cost  int64
 	rate  bucket.Rate
 	burst int64
-	level bucket.Level // at the time at
+	level bucket.Level // at the time at, from which on it rises
 	at    int64
 	until int64
 }
@@ -52,14 +52,22 @@ func NewCertainRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
 func newRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
 	return &Refusal{
 		cost: cost, rate: bucket.NewRate(int64(t.Limit.Rate), t.Limit.Period.Microseconds()), burst: int64(t.Limit.Burst),
-		level: bucket.Level{N: g.Level, F: g.Frac}, at: sent,
+		level: bucket.Level{N: g.Level, F: g.Frac}, at: sent + int64(g.Lag),
 	}
 }
+
+// Answered notes that the answer to the request, which took so long, has come. The level is of some moment in between,
+// and a caller who waits as told must not come too early.
+func (r *Refusal) Answered(took time.Duration) { r.at += int64(took) }
 
 // certain is how long the cost cannot be paid, even if all that is lent came back at once.
 func (r *Refusal) certain(g *Grant) time.Duration {
 	back := bucket.Level{N: min(g.Level+g.Lent, r.burst), F: g.Frac}
-	return limit.Micros(back.Wait(r.rate, r.cost))
+	wait := back.Wait(r.rate, r.cost)
+	if wait == 0 {
+		return 0
+	}
+	return limit.Micros(wait) + g.Lag
 }
 
 // Denies decides a request from memory, if the refusal still holds and covers it.
@@ -67,14 +75,16 @@ func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
 	if r == nil || cost < r.cost || now >= r.until {
 		return limit.Result{}, false
 	}
-	level := r.level.After(r.rate, r.burst, (now-r.at)/1000)
+	level := r.level.After(r.rate, r.burst, max(0, now-r.at)/1000)
+	still := time.Duration(max(0, r.at-now) + 999).Truncate(time.Microsecond) // until it begins to rise
 	// Not before the refusal ends: until then this process does not ask. Rounded up, or who waits so long is early.
 	hold := time.Duration(r.until - now + 999).Truncate(time.Microsecond)
+	retry := max(limit.Micros(level.Wait(r.rate, cost))+still, hold, time.Microsecond)
 	return limit.Result{
 		Verdict:    limit.Verdict{Origin: limit.Local},
 		Remaining:  int(max(0, level.N)),
-		RetryAfter: max(limit.Micros(level.Wait(r.rate, cost)), hold, time.Microsecond),
-		ResetAfter: limit.Micros(level.Wait(r.rate, r.burst)),
+		RetryAfter: retry,
+		ResetAfter: max(limit.Micros(level.Wait(r.rate, r.burst))+still, retry),
 	}, true
 }
 

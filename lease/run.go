@@ -7,8 +7,9 @@ import (
 	"github.com/hybridlimit/hybrid/limit"
 )
 
-// MaxRuns is how many runs of costs one Request may carry.
-const MaxRuns = 64
+// MaxRuns is how many runs of costs one Request may carry: enough that callers with many different costs share a few
+// calls, and few enough for the argument lists of Lua.
+const MaxRuns = 512
 
 // Run is Count requests in a row that cost Cost tokens each.
 type Run struct {
@@ -75,6 +76,9 @@ func (g *Grant) Pay(lim limit.Limit, costs []Run, lent int64) []Paid {
 				Remaining:  remaining(),
 				RetryAfter: max(limit.Micros(level.Wait(rate, int64(c.Cost)))+g.Lag, 1000),
 				ResetAfter: limit.Micros(level.Wait(rate, int64(lim.Burst))) + g.Lag,
+			}
+			if c.Cost > lim.Burst { // lowered while the caller waited
+				p.Denied.RetryAfter = limit.Never
 			}
 		}
 	}

@@ -169,7 +169,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 				short := startWith(t, b, rdb, m, per(5, 60), remote.Options{Timeout: 10 * time.Millisecond})
 				ask(fail.Error(), short, secret, 1)
 			}
-			tap.intercept(func(int) error { panic(stored(m, secret)) })
+			tap.intercept(func(int) error { panic(r.stored()) })
 			ask("panic", r, secret, 1)
 			tap.intercept(nil)
 			for name, cmd := range foreign {

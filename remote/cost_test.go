@@ -50,7 +50,7 @@ func TestCOST03_NegativeCost(t *testing.T) {
 
 func TestCOST04_ZeroLooks(t *testing.T) {
 	each(t, allModes, per(10, 60), func(r *rig) {
-		if got := r.on("unknown").ask(0); !got.Allowed || got.Remaining != 10 || r.b.Exists(stored(r.mode, "unknown")) {
+		if got := r.on("unknown").ask(0); !got.Allowed || got.Remaining != 10 || r.b.Exists(r.on("unknown").stored()) {
 			r.t.Errorf("unknown key: %+v, keys %q; want allowed, remaining 10, no key", got, r.b.Keys())
 		}
 		r.admitted(4)

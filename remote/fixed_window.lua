@@ -1,6 +1,6 @@
 -- Fixed window: counts the tokens of the current window; all are back at its end.
 --
--- KEYS  1: the window, a hash
+-- KEYS  1: the window, a hash; its name holds the length, so all calls for a key have the same
 -- ARGV  1: length of a window in microseconds; 2: the limit
 --       3 ...: runs of costs: cost, count, cost, count, ...
 -- State s: start of the window, microseconds of this server's clock, a multiple of the length; c: tokens counted

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hybridlimit/hybrid/internal/redistest"
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
@@ -134,22 +135,23 @@ func TestGroupDecidesAsIfAlone(t *testing.T) {
 	})
 }
 
-// A batch has at most 64 runs of equal costs, so that a call stays short.
+// A batch has at most so many runs of equal costs, so that a call stays short.
 func TestGroupIsCutAtManyRuns(t *testing.T) {
-	inTurn(t, []mode{tokenBucket}, per(1000, 60), func(r *rig) {
+	const callers = 2*lease.MaxRuns + 22
+	inTurn(t, []mode{tokenBucket}, per(10_000, 60), func(r *rig) {
 		r.ask(0) // the script is known
 		g := gather(r, remote.Options{Timeout: patience})
-		for i := range 150 {
+		for i := range callers {
 			g.join(ctx, 1+i%2)
 		}
 		g.open()
 		for i, c := range g.answers {
-			if got := <-c; got.err != nil || !got.Allowed || got.Remaining != 999-(i/2*3+1+i%2*2) {
+			if got := <-c; got.err != nil || !got.Allowed || got.Remaining != 9999-(i/2*3+1+i%2*2) {
 				r.t.Errorf("caller %d: %+v", i, got)
 			}
 		}
 		if got := g.tap.sent(); got != 1+3 {
-			r.t.Errorf("%d calls for 1 and 150 runs, want 4", got)
+			r.t.Errorf("%d calls for 1 and %d runs, want 4", got, callers)
 		}
 	})
 }

@@ -118,8 +118,8 @@ func TestKEY03_KEY04_OneKeyPerCall(t *testing.T) {
 				t.Fatalf("%s: %d commands for a call and a reset, want 2", m.name, len(rec.args))
 			}
 			call, reset := rec.args[0], rec.args[1]
-			if call[0] != "evalsha" || call[2] != 1 || call[3] != stored(m, key) {
-				t.Fatalf("%s: sent %q, want one key %q", m.name, call, stored(m, key))
+			if call[0] != "evalsha" || call[2] != 1 || call[3] != stored(m, l.LimitOf(key), key) {
+				t.Fatalf("%s: sent %q, want one key %q", m.name, call, stored(m, l.LimitOf(key), key))
 			}
 			if m.name == tokenBucket.name { // by a script, for the sake of leases
 				reset = []any{reset[0], reset[3]}

@@ -43,7 +43,9 @@ func TestREDIS03_ReplicaAndRestart(t *testing.T) {
 		states[m.name] = dumpFrom(t, rdb, r)
 	}
 	for name, r := range rigs {
-		eventually(t, name+" is replicated", func() bool { return dumpFrom(t, replica, r) == states[name] })
+		eventually(t, name+" is replicated", func() bool {
+			return replica.Exists(ctx, r.stored()).Val() == 1 && dumpFrom(t, replica, r) == states[name]
+		})
 		if ttl, want := replica.PTTL(ctx, r.stored()).Val(), rdb.PTTL(ctx, r.stored()).Val(); ttl < want-10*time.Second || ttl <= 0 {
 			t.Errorf("%s: time to live %v on the replica, %v on the master", name, ttl, want)
 		}
@@ -108,7 +110,7 @@ func TestREDIS07_OutOfMemory(t *testing.T) {
 			if got := r.on(key).ask(3); !got.Allowed || got.Remaining != want {
 				t.Errorf("%s, %s key: %+v, want allowed, remaining %d", m.name, key, got, want)
 			}
-			if ttl := rdb.PTTL(ctx, stored(m, key)).Val(); ttl <= 0 {
+			if ttl := rdb.PTTL(ctx, r.on(key).stored()).Val(); ttl <= 0 {
 				t.Errorf("%s, %s key: time to live %v", m.name, key, ttl)
 			}
 		}

@@ -55,8 +55,8 @@ type Options struct {
 	// Prefix is put before every key. Limiters with different prefixes never meet. No braces, because a brace would
 	// choose the cluster slot. Default "hybrid:".
 	Prefix string
-	// Timeout bounds one call to Redis, whatever the contexts of the callers say; a caller waits at most about that
-	// long. Default 100ms.
+	// Timeout bounds one call to Redis, whatever the contexts of the callers say; a caller may wait as long again for
+	// a call of the same key that is out already. Default 100ms.
 	Timeout time.Duration
 }
 

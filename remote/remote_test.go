@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,7 +51,7 @@ type limiter interface {
 // mode is one of the algorithms, so that a scenario can run on each.
 type mode struct {
 	name   string
-	suffix string // of its keys in Redis
+	suffix string // of its keys in Redis; after a colon comes the period in milliseconds
 	make   func(remote.Client, limit.Limit, remote.Options) (limiter, error)
 }
 
@@ -66,9 +68,9 @@ func modeOf[L limiter](name, suffix string, make func(remote.Client, limit.Limit
 var (
 	tokenBucket    = modeOf("token bucket", "tb1", remote.NewTokenBucket)
 	gcra           = modeOf("gcra", "gc1", remote.NewGCRA)
-	fixedWindow    = modeOf("fixed window", "fw1", remote.NewFixedWindow)
-	slidingLog     = modeOf("sliding log", "sl1", remote.NewSlidingLog)
-	slidingCounter = modeOf("sliding counter", "sc1", remote.NewSlidingCounter)
+	fixedWindow    = modeOf("fixed window", "fw1:", remote.NewFixedWindow)
+	slidingLog     = modeOf("sliding log", "sl1:", remote.NewSlidingLog)
+	slidingCounter = modeOf("sliding counter", "sc1:", remote.NewSlidingCounter)
 
 	buckets  = []mode{tokenBucket, gcra}
 	windows  = []mode{fixedWindow, slidingLog, slidingCounter}
@@ -160,9 +162,15 @@ func (r *rig) many(n int) int {
 }
 
 // stored is the name of the key in Redis.
-func (r *rig) stored() string { return stored(r.mode, r.key) }
+func (r *rig) stored() string { return stored(r.mode, r.LimitOf(r.key), r.key) }
 
-func stored(m mode, key string) string { return "hybrid:{" + key + "}" + m.suffix }
+func stored(m mode, lim limit.Limit, key string) string {
+	name := "hybrid:{" + key + "}" + m.suffix
+	if strings.HasSuffix(name, ":") {
+		name += strconv.FormatInt(lim.Period.Milliseconds(), 10)
+	}
+	return name
+}
 
 // at sets the clock to s seconds after the origin.
 func (r *rig) at(s float64) *rig {

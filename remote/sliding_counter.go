@@ -15,6 +15,9 @@ var slidingCounterScript = newScript(slidingCounterSource)
 
 // SlidingCounter estimates a sliding log from the counts of two fixed windows: the older one counts in proportion to
 // how much of it the sliding window still covers. It is exact when traffic is even within the older window.
+//
+// A limiter with another Period counts apart, even with the same prefix and key; one with another Rate goes on with
+// the count.
 type SlidingCounter struct{ Limiter }
 
 // NewSlidingCounter returns a SlidingCounter. The limit must have Burst == Rate, a Period of whole milliseconds, and
@@ -23,16 +26,14 @@ func NewSlidingCounter(rdb Client, lim limit.Limit, opts Options) (*SlidingCount
 	if err := lim.ValidateCounter(); err != nil {
 		return nil, err
 	}
-	l, err := newLimiter(rdb, lim, opts, slidingCounter{lim})
+	l, err := newLimiter(rdb, lim, opts, slidingCounter{newWindow("sc1", lim)})
 	if err != nil {
 		return nil, err
 	}
 	return &SlidingCounter{l}, nil
 }
 
-type slidingCounter struct{ limit limit.Limit }
-
-func (slidingCounter) suffix() string { return "sc1" }
+type slidingCounter struct{ window }
 
 func (m slidingCounter) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
 	unit := m.limit.CounterUnit()

@@ -1,6 +1,6 @@
 -- Sliding counter: two windows of counts; the older one fades out in proportion to the time that has passed.
 --
--- KEYS  1: the counter, a hash
+-- KEYS  1: the counter, a hash; its name holds the length, so all calls for a key have the same
 -- ARGV  1: length of a window in units; 2: the limit; 3: the unit in microseconds (1 or 1000)
 --       4 ...: runs of costs: cost, count, cost, count, ...
 -- State s: start of the current window in units of this server's clock, a multiple of the length; c: tokens counted in

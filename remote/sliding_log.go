@@ -19,6 +19,9 @@ const MaxLog = 100_000
 
 // SlidingLog admits at most Rate tokens in any window (t - Period, t], exactly. It remembers every admitted token, about
 // 120 bytes each, and is meant for small limits that must hold to the letter.
+//
+// A limiter with another Period counts apart, even with the same prefix and key; one with another Rate goes on with
+// the count.
 type SlidingLog struct{ Limiter }
 
 // NewSlidingLog returns a SlidingLog. The limit must have Burst == Rate, at most MaxLog, and a Period of whole
@@ -30,16 +33,14 @@ func NewSlidingLog(rdb Client, lim limit.Limit, opts Options) (*SlidingLog, erro
 	if lim.Rate > MaxLog {
 		return nil, fmt.Errorf("%w: Rate %d is too large for a log of each token; at most %d, or use another algorithm", limit.ErrInvalid, lim.Rate, MaxLog)
 	}
-	l, err := newLimiter(rdb, lim, opts, slidingLog{lim})
+	l, err := newLimiter(rdb, lim, opts, slidingLog{newWindow("sl1", lim)})
 	if err != nil {
 		return nil, err
 	}
 	return &SlidingLog{l}, nil
 }
 
-type slidingLog struct{ limit limit.Limit }
-
-func (slidingLog) suffix() string { return "sl1" }
+type slidingLog struct{ window }
 
 func (m slidingLog) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
 	return decideWindow(ctx, c, slidingLogScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, m.limit, costs)

@@ -1,6 +1,6 @@
 -- Sliding log: remembers when each token was admitted; at most the limit in any window (t - length, t].
 --
--- KEYS  1: the log, a sorted set
+-- KEYS  1: the log, a sorted set; its name holds the length, so all calls for a key have the same
 -- ARGV  1: length of the window in microseconds; 2: the limit
 --       3 ...: runs of costs: cost, count, cost, count, ...
 -- State one member for each admitted token, numbered from 0 in a fixed width; its score is the time of the admission

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -130,13 +131,19 @@ func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Reques
 		}
 		return
 	}
+	// The others wait for these, so they are tried for a part of the time only: one node that refuses connections must
+	// not make the keys of all others late.
+	again, stop := context.WithTimeout(ctx, s.opts.Timeout/4)
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, i := range send {
 		reply, err := cmds[i].Slice()
 		if failed != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
 			err = failed // the pipeline never came to this one
 		}
 		if err != nil && (classify(err) == noScript || classify(err) == notExecuted) {
-			grants[i] = s.acquire(ctx, &reqs[i])
+			wg.Go(func() { grants[i] = s.acquire(again, &reqs[i]) })
 			continue
 		}
 		if err != nil {

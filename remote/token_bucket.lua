@@ -15,7 +15,7 @@
 --       e: epoch, new whenever the hash is made; z: 1 if a reset made it, 2 if a lease was lost in it
 --       o: tokens lent, sum over the entries; d: demand, likewise; c: entries with demand or tokens
 --       m: the largest burst that was ever lowered
---       x: no entry expires before; y: no entry expires after
+--       x: entries are not looked at before; y: no entry expires after
 --       @id: an entry: sequence number, granted in all less given back, used in all, demand, expiry
 -- Reply status (0 ok, 1 stale, 2 reset, 3 loss), now, lag of this clock behind t, epoch, granted, expiry (0 if not
 --       renewed), n, f, tokens lent, entries, scarce (0 or 1), admitted requests of each run
@@ -36,6 +36,7 @@ local function text(x) return string.format('%.0f', x) end
 local unpack = table.unpack or unpack
 
 local GRACE = 100000 -- microseconds by which a lease lives longer here than its holder may think
+local PAUSE = 50000 -- microseconds between two looks at all leases
 
 local r, p, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local slack, credit, id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -167,7 +168,10 @@ if x > 0 and now >= x then
       first = v[6]
     end
   end
-  x, changed = first, true
+  -- Not again for a moment: many short leases that end one by one must not make each call read all of them. What has
+  -- ended in the meantime only counts as lent a little longer.
+  if first > 0 then x = math.max(first, now + PAUSE) else x = 0 end
+  changed = true
 end
 refill(now)
 if s[4] and limit ~= s[4] then -- the limit has changed: whole tokens are kept, a started one is scaled down

@@ -32,15 +32,20 @@ type Group struct {
 	open map[string][]*batch // batches not yet sent, oldest first; a key without one is absent
 }
 
-// New returns a Group whose callers wait at most timeout, counted from the first one of their batch.
+// New returns a Group whose calls take at most timeout each. A caller waits at most that long for its batch to be sent,
+// counted from the first caller of the batch, and once more for the answer.
+//
+// Each call has the whole timeout, whatever its callers have waited before. If it had only what is left to them, a
+// round trip longer than half of the timeout would make every other call fail, and its callers with it: they come when
+// the call before is sent, and so have waited a round trip when theirs is.
 func New(timeout time.Duration) *Group {
 	return &Group{timeout: timeout, open: make(map[string][]*batch)}
 }
 
 // batch is what one call carries.
 type batch struct {
-	costs    []lease.Run // guarded by Group.mu until the batch is cut
-	deadline time.Time   // when its callers give up
+	costs []lease.Run // guarded by Group.mu until the batch is cut
+	timer *time.Timer // when its callers give up
 
 	once sync.Once
 	done chan struct{} // closed when paid and err are set, which then never change
@@ -114,7 +119,10 @@ func (g *Group) Start(key string, send Send) {
 
 // openLocked adds an empty batch behind those of the key.
 func (g *Group) openLocked(key string) *batch {
-	b := &batch{deadline: time.Now().Add(g.timeout), done: make(chan struct{})}
+	b := &batch{done: make(chan struct{})}
+	b.timer = time.AfterFunc(g.timeout, func() {
+		b.settle(nil, fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, g.timeout))
+	})
 	g.open[key] = append(g.open[key], b)
 	return b
 }
@@ -151,12 +159,8 @@ func (b *batch) add(cost int) (run, i int) {
 // fly sees to it that b is sent: it joins the flight that is out for the key and then starts the next, until b is
 // among those that were sent. There is one such goroutine for each batch, and it ends with it.
 func (g *Group) fly(key string, b *batch, send Send) {
-	// The clock of the batch runs from its first caller, who may have to wait for a flight that hangs.
-	timer := time.AfterFunc(time.Until(b.deadline), func() {
-		b.settle(nil, fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, g.timeout))
-	})
 	defer g.drop(key, b)
-	defer timer.Stop()
+	defer b.timer.Stop()
 	// In case send ends this goroutine (runtime.Goexit, as t.FailNow does): nobody may wait for ever.
 	defer b.settle(nil, errEnded)
 	for !b.settled() {
@@ -173,7 +177,8 @@ func (g *Group) sendOldest(key string, send Send) {
 	if b == nil {
 		return
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), b.deadline)
+	b.timer.Reset(g.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
 	// Again for the end of this goroutine, which need not be that of b.
 	defer b.settle(nil, errEnded)

@@ -39,7 +39,7 @@ type State struct {
 	// Epoch is new whenever the hash is made. Mark says how: see the constants.
 	Epoch int64
 	Mark  int64
-	// First is a time before which no lease ends, Last one after which none does; 0 if there is none. Leased is
+	// First is a time before which no lease is looked at, Last one after which none does; 0 if there is none. Leased is
 	// whether the hash has fields about leases, which it has not before the first one.
 	First, Last int64
 	Leased      bool
@@ -293,6 +293,9 @@ func (c *call) refill(t int64) {
 	c.state.Time = max(c.state.Time, t)
 }
 
+// pause is the time between two looks at all leases, in microseconds.
+const pause = 50_000
+
 // endLeases is step 3: leases that have ended are taken out in the order in which they ended, each after a refill up
 // to its end.
 func (c *call) endLeases() {
@@ -309,7 +312,7 @@ func (c *call) endLeases() {
 	for _, id := range ids {
 		e := c.state.Entries[id]
 		if e.Expiry > c.now {
-			c.state.First = e.Expiry
+			c.state.First = max(e.Expiry, c.now+pause) // not again for a moment
 			break
 		}
 		if c.bug != endBeforeRefill {

@@ -234,6 +234,32 @@ func TestCloseThatRanOutOfTimeVoidsWhatComesLater(t *testing.T) {
 	}
 }
 
+// The same for an entry that was forgotten meanwhile, which Close cannot find.
+func TestCloseThatRanOutOfTimeVoidsWhatComesForForgottenKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.PerHour(100), hybrid.Options{LeaseSize: 5, MaxKeys: 1})
+		b.slow(50 * time.Millisecond)
+		var o outcome
+		var wg sync.WaitGroup
+		for _, key := range []string{"forgotten", "kept"} {
+			wg.Go(func() {
+				r, err := l.Allow(t.Context(), key)
+				o.note(t.Context(), r, err)
+			})
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		l.Close(ctx)
+		wg.Wait()
+		if o.allowed.Load() != 2 {
+			t.Errorf("the callers who were waiting: %v", &o)
+		}
+		conserved(t, l, 0)
+	})
+}
+
 func TestCloseWithAPanickingSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBank()

@@ -22,8 +22,11 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 		return err
 	}
 	lim, err := l.limitFor(key)
-	if err != nil || lim.Rate == 0 {
+	if err != nil {
 		return err
+	}
+	if lim.Rate == 0 && !l.closed.Load() {
+		return nil
 	}
 	r, ok := l.source.source.(resetter)
 	if !ok {

@@ -73,12 +73,12 @@ func NewTerms(lim limit.Limit, t Tuning) Terms {
 	if tau == 0 {
 		tau = min(time.Duration(refreshShare*float64(lasts)), maxTau)
 	}
-	tau = max(tau, time.Microsecond)
+	tau = max(min(tau, lasts), time.Microsecond) // a lease for longer would be more than the burst
 	ttl := t.TTL
 	if ttl == 0 {
-		ttl = max(4*tau, minTTL)
+		ttl = max(4*min(tau, lasts/4), minTTL)
 	}
-	// In strict mode a lease must end while the tokens it keeps from refilling are still less than half a burst.
+	// A lease must end while the tokens it keeps from refilling are still less than half a burst.
 	ttl = max(min(ttl, lasts/2), time.Microsecond)
 	terms := Terms{
 		Limit: lim, Tau: tau, TTL: ttl,

@@ -163,7 +163,14 @@ func TestREDIS06_MissingRightsAreToldOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Allow(ctx, "k"); !errors.Is(err, remote.ErrRefused) {
+		// Redis also cuts the connection of a stranger who sends more than a few arguments, and its last word may be
+		// lost with it.
+		for range 20 {
+			if _, err = l.Allow(ctx, "k"); errors.Is(err, remote.ErrRefused) {
+				break
+			}
+		}
+		if !errors.Is(err, remote.ErrRefused) || !errors.Is(err, limit.ErrUnavailable) {
 			t.Errorf("%s without a password: %v, want ErrRefused", m.name, err)
 		}
 	}

@@ -21,7 +21,8 @@ type Limiter struct {
 
 // mode is how one algorithm talks to its script.
 type mode interface {
-	// suffix ends the names of its keys: algorithm and version of the state, so that modes and releases never meet.
+	// suffix ends the names of its keys: algorithm, version of the state and, of windows, the period, so that modes,
+	// releases and windows of different length never meet.
 	suffix() string
 	// decide runs the script once.
 	decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error)

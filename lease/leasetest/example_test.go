@@ -4,42 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"log"
 
-	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/lease/leasetest"
-	"github.com/hybridlimit/hybrid/limit"
 )
 
-// A lost reply: the caller hears nothing, the tokens are gone all the same.
-func ExampleSource() {
+// Two limiters over one source are two processes that share Redis. The source can be told to fail.
+func Example() {
 	src := leasetest.NewSource()
-	src.Timeout = time.Millisecond
-
-	ask := func() lease.Grant {
-		grants := make([]lease.Grant, 1)
-		src.Acquire(context.Background(), []lease.Request{{
-			Key: "user:7", Limit: limit.PerMinute(10), Costs: []lease.Run{{Cost: 2, Count: 1}},
-		}}, grants)
-		return grants[0]
+	ctx := context.Background()
+	var processes []*hybrid.Limiter
+	for range 2 {
+		lim, err := hybrid.NewFrom(src, hybrid.PerMinute(5), hybrid.Options{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer lim.Close(ctx)
+		processes = append(processes, lim)
 	}
 
-	src.Next(leasetest.Fault{LoseReply: true})
-	fmt.Println(errors.Is(ask().Err, limit.ErrUnavailable))
-	fmt.Println(ask().Level)
-	fmt.Println(src.Calls("user:7"))
-	// Output:
-	// true
-	// 6
-	// 2
-}
+	served := 0
+	for i := range 10 {
+		res, err := processes[i%2].Allow(ctx, "customer-42")
+		if err != nil {
+			log.Fatal(err)
+		}
+		if res.Allowed {
+			served++
+		}
+	}
+	fmt.Println("served", served, "of 10")
 
-// Two bursts of ten, a tenth of a second apart, at ten per second: only one token of the second burst is allowed.
-func ExampleEnvelope() {
-	var e leasetest.Envelope
-	e.Add(0, 10)
-	e.Add(100_000, 10)
-	fmt.Println(e.Worst(limit.PerSecond(10)))
+	src.Down(errors.New("pulled the plug"))
+	_, err := processes[0].Allow(ctx, "customer-43")
+	fmt.Println("unavailable:", errors.Is(err, hybrid.ErrUnavailable))
+
 	// Output:
-	// 20 tokens in the 100ms up to 100000 µs, +9 of what is allowed
+	// served 5 of 10
+	// unavailable: true
 }

@@ -76,6 +76,12 @@ const (
 	Loss
 )
 
+// Bounds of what a bucket answers: its sums are exact doubles, and a clock that is further behind counts as set back.
+const (
+	maxSum = 1 << 53
+	maxLag = 5 * time.Second
+)
+
 // Answers reports whether g has the form of an answer to req: an error, a request that was not decided, or a decision
 // about each run of its costs and no more tokens than it wanted. A source of one's own may give anything.
 func (g *Grant) Answers(req *Request) bool {
@@ -87,7 +93,9 @@ func (g *Grant) Answers(req *Request) bool {
 		return h.ID != ""
 	case g.Status > Loss || len(g.Admitted) != len(req.Costs):
 		return false
-	case g.Frac < 0 || g.Lag < 0 || g.Lent < 0 || g.Level > int64(req.Limit.Burst):
+	case g.Level > int64(req.Limit.Burst) || g.Level < -maxSum || g.Frac < 0 || g.Frac >= req.Limit.Period.Microseconds():
+		return false
+	case g.Lag < 0 || g.Lag > maxLag || g.Lent < 0 || g.Lent > maxSum || g.Holders < 0:
 		return false
 	case h.ID != "" && (g.Granted < h.Used+h.Held || g.Granted > h.Used+max(h.Held, h.Want)):
 		return false

@@ -135,23 +135,22 @@ func TestGroupDecidesAsIfAlone(t *testing.T) {
 	})
 }
 
-// A batch has at most so many runs of equal costs, so that a call stays short.
-func TestGroupIsCutAtManyRuns(t *testing.T) {
-	const callers = 2*lease.MaxRuns + 22
-	inTurn(t, []mode{tokenBucket}, per(10_000, 60), func(r *rig) {
-		r.ask(0) // the script is known
-		g := gather(r, remote.Options{Timeout: patience})
-		for i := range callers {
-			g.join(ctx, 1+i%2)
+// What TestBatchIsCutAtMaxRuns of package flight cuts is small enough for the script.
+func TestMostRunsInOneCall(t *testing.T) {
+	each(t, allModes, per(10_000, 60), func(r *rig) {
+		var costs []lease.Run
+		for i := range lease.MaxRuns {
+			costs = append(costs, lease.Run{Cost: 1 + i%2, Count: 1 + i%3})
 		}
-		g.open()
-		for i, c := range g.answers {
-			if got := <-c; got.err != nil || !got.Allowed || got.Remaining != 9999-(i/2*3+1+i%2*2) {
-				r.t.Errorf("caller %d: %+v", i, got)
+		left := 10_000
+		results := r.decide(costs)
+		for i, c := range costs {
+			for range c.Count {
+				if left -= c.Cost; !results[0].Allowed || results[0].Remaining != left {
+					r.t.Fatalf("run %d: %+v, want allowed, remaining %d", i, results[0], left)
+				}
+				results = results[1:]
 			}
-		}
-		if got := g.tap.sent(); got != 1+3 {
-			r.t.Errorf("%d calls for 1 and %d runs, want 4", got, callers)
 		}
 	})
 }

@@ -146,8 +146,9 @@ func TestSF02_APanickingSourceTakesNobodyDown(t *testing.T) {
 				if took := time.Since(start); took > 100*time.Millisecond {
 					t.Errorf("they wait %v", took)
 				}
-				// A goroutine that ends takes those along that have joined it.
-				if o.failed.Load() == 0 || way == "panic" && o.failed.Load() != 1 {
+				// Who came while the first call was out is paid by the next one; but a goroutine that ends takes those
+				// along that have joined it.
+				if n := o.failed.Load(); n == 0 || way == "panic" && n > 25 {
 					t.Errorf("%v, want those of the first call to fail", &o)
 				}
 				// The same with a call that nobody waits for: a lease ahead of need.

@@ -317,6 +317,9 @@ func TestSetLimitToOneWithoutARateWhileTokensAreOut(t *testing.T) {
 						t.Errorf("%+v", r)
 					}
 					time.Sleep(150 * time.Millisecond)
+					if got := b.level("k", was); way == "returned at once" && got != 95 {
+						t.Errorf("before Close the bucket holds %d tokens, want 95", got)
+					}
 					closeLimiter(t, l)
 					if got := b.level("k", was); got != 95 {
 						t.Errorf("the bucket holds %d tokens, want 95", got)
@@ -389,6 +392,52 @@ func TestSetLimitWhileADenialIsOut(t *testing.T) {
 		if r := ask(t, l, "k", 1); r.Origin != hybrid.Remote {
 			t.Errorf("%+v: decided by what the old limit said", r)
 		}
+	})
+}
+
+// A limit that changes while a key is made, after the key has asked for its limit, is in force at once.
+func TestLimitThatChangesWhileAKeyIsMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s switchable
+		s.set(hybrid.Blocked())
+		l := newLimiter(t, newBank(), hybrid.PerSecond(7), hybrid.Options{LimitFor: func(key string) limit.Limit {
+			defer s.set(hybrid.PerSecond(5))
+			return s.limitFor(key)
+		}})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 1)
+	})
+}
+
+// Two are at it to renew the limit of a key, and the one with the older answer comes last: the newer one stays.
+func TestLimitThatIsRenewedTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s switchable
+		var l *hybrid.Limiter
+		var armed atomic.Bool
+		own := hybrid.PerSecond(7)
+		s.set(hybrid.PerSecond(5))
+		l = newLimiter(t, newBank(), own, hybrid.Options{Exact: true, LimitFor: func(key string) limit.Limit {
+			if armed.Swap(false) {
+				s.set(hybrid.PerSecond(50))
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					l.SetLimit(own) // all keys renew
+				}()
+				<-done
+				return hybrid.Blocked() // an old answer
+			}
+			return s.limitFor(key)
+		}})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 1)
+		armed.Store(true)
+		allowed(t, l, "k", 1)
+		if armed.Load() {
+			t.Fatal("LimitFor was not asked")
+		}
+		allowed(t, l, "k", 1)
 	})
 }
 

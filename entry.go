@@ -240,11 +240,11 @@ func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant) (until int
 		}
 	}
 	if cost == 0 && g.Scarce {
-		// Callers were paid, the lease was cut short. What the bucket kept is for other processes. If there are none,
-		// whoever asks for no more than that and what is lent gets it.
+		// Callers were paid, the lease was cut short. What the bucket kept is for other processes; if there are none,
+		// for whoever asks for no more than that.
 		cost = 1
 		if g.Holders <= 1 {
-			cost = max(1, g.Level+g.Lent+1)
+			cost = max(1, g.Level+1)
 		}
 	}
 	var r *lease.Refusal

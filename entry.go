@@ -296,7 +296,7 @@ func (e *entry) remember(a *asked, paid []lease.Paid, g *lease.Grant, now int64)
 	}
 	if cost == 0 && g.Scarce {
 		// Callers were paid, the lease was cut short. What the bucket kept is for other processes; if there are none,
-		// whoever asks for no more than that gets it.
+		// for whoever asks for no more than that.
 		cost = 1
 		if g.Holders <= 1 {
 			cost = max(1, g.Level+1)

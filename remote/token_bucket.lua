@@ -31,7 +31,10 @@ local function clock()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
-local function text(x) return string.format('%.0f', x) end
+local function text(x)
+  if x == 0 then return '0' end -- most of them are
+  return string.format('%.0f', x)
+end
 
 local unpack = table.unpack or unpack
 
@@ -68,7 +71,8 @@ local other = false -- the limit differs from the stored one
 local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'z', 'o', 'd', 'c', 'x', 'y', '@' .. id, 'm')
 if s[1] or s[3] or s[5] or redis.call('EXISTS', KEYS[1]) == 1 then
   n, f, t, e = tonumber(s[1] or ''), tonumber(s[2] or ''), tonumber(s[3] or ''), tonumber(s[5] or '')
-  local a, b, g = string.match(s[4] or '', '^(%d+) (%d+) (%d+)$')
+  local a, b, g = r, p, burst
+  if s[4] ~= limit then a, b, g = string.match(s[4] or '', '^(%d+) (%d+) (%d+)$') end
   if not (n and f and t and e and a) then
     return redis.error_reply('FOREIGN not a token bucket of this version')
   end
@@ -276,9 +280,10 @@ end
 --    same. What is lent keeps its place free until the lease has ended, so that much may have to be refilled after the
 --    last one. If other limits are in use it must be full by the largest of them: a key that is gone is full for
 --    everybody. And a second longer, so that a holder's last request finds it.
+local level, started, time, age = text(n), text(f), text(now), text(e)
 if changed then
   send('HDEL', dead)
-  redis.call('HSET', KEYS[1], 'n', text(n), 'f', text(f), 't', text(now), 'L', limit, 'e', text(e))
+  redis.call('HSET', KEYS[1], 'n', level, 'f', started, 't', time, 'L', limit, 'e', age)
   if z > 0 then redis.call('HSET', KEYS[1], 'z', text(z)) end
   if other and m > 0 then redis.call('HSET', KEYS[1], 'm', text(m)) end
   if leased then
@@ -290,5 +295,5 @@ if changed then
 end
 
 -- 10
-return {text(status), text(now), text(lag), text(e), text(g), text(renewed), text(n), text(f), text(o), text(c),
+return {text(status), time, text(lag), age, text(g), text(renewed), level, started, text(o), text(c),
   scarce and '1' or '0', unpack(admitted)}

@@ -66,10 +66,10 @@ func TestEnvelope(t *testing.T) {
 
 // totals are what all histories together had in them: a test that tries nothing must not pass.
 type totals struct {
-	mu                                                              sync.Mutex
-	requests, local, remote, lost, crashes, closes, evictions, told int64
-	strict                                                          int64
-	closest                                                         [kinds]int64
+	mu                                                   sync.Mutex
+	requests, local, remote, lost, crashes, closes, told int64
+	strict                                               int64
+	closest                                              [kinds]int64
 }
 
 func (s *totals) add(w *world) {

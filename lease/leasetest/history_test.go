@@ -142,10 +142,9 @@ type process struct {
 	credit   int64 // to be given back with the next request
 	takes    []take
 
-	demand         lease.Demand
-	rtt            lease.RTT
-	used, refused  int64 // for demand
-	reported, drop int64
+	demand        lease.Demand
+	rtt           lease.RTT
+	used, refused int64 // for demand
 }
 
 // take is an admission from memory that may be put back.

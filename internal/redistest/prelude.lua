@@ -30,14 +30,8 @@ local redis = (function(real)
       return {int(s), int(NOW - s * 1000000)}
     elseif cmd == 'EXPIRE' or cmd == 'PEXPIRE' then
       if #arg > 2 then refuse(cmd .. ' with a condition') end
-      local ttl, r = tonumber(arg[2]), nil
-      -- The server deletes at once a key whose deadline comes while it looks, so it is told a later one.
-      if string.find(tostring(arg[2]), '^%d+$') and ttl > 0 and ttl < 1e9 then
-        r = call(name, key, '1000000000')
-      else
-        r = call(name, ...)
-      end
-      if r == 1 then note(key, NOW + ttl * UNIT[cmd]) end
+      local r = call(name, ...)
+      if r == 1 then note(key, NOW + tonumber(arg[2]) * UNIT[cmd]) end
       return r
     elseif cmd == 'EXPIREAT' or cmd == 'PEXPIREAT' then
       if #arg > 2 then refuse(cmd .. ' with a condition') end

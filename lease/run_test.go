@@ -10,7 +10,7 @@ import (
 )
 
 func TestTotal(t *testing.T) {
-	if got := lease.Total([]lease.Run{{Cost: 2, Count: 3}, {Cost: 1 << 40, Count: 1 << 10}, {Cost: 0, Count: 9}}); got != 6+1<<50 {
+	if got := lease.Total([]lease.Run{{Cost: 2, Count: 3}, {Cost: 1 << 30, Count: 1 << 20}, {Cost: 0, Count: 9}}); got != 6+1<<50 {
 		t.Errorf("%d", got)
 	}
 	if got := lease.Total(nil); got != 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,25 +47,34 @@ func cluster(t *testing.T, masters int) (addrs []string, admins []*redis.Client)
 			t.Fatal(err)
 		}
 	}
-	for i, admin := range admins {
-		meet(t, admin, admins[0], i+1)
+	for _, admin := range admins[1:] {
+		meet(t, admin, admins[0])
+	}
+	for _, admin := range slices.Backward(admins) {
+		join(t, admin, admins[0], masters)
 	}
 	return addrs, admins
 }
 
-// meet introduces a node to another one, and returns when it knows so many nodes, and all slots.
-func meet(t *testing.T, admin, other *redis.Client, nodes int) {
+// meet introduces a node to another one.
+func meet(t *testing.T, admin, other *redis.Client) {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(other.Options().Addr)
 	bus := other.ConfigGet(ctx, "cluster-port").Val()["cluster-port"]
-	var last time.Time
+	if err := admin.Do(ctx, "cluster", "meet", host, port, bus).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// join returns when a node knows all the others and who serves which slot.
+func join(t *testing.T, admin, other *redis.Client, nodes int) {
+	t.Helper()
+	met := time.Now()
 	eventually(t, "the node knows the cluster", func() bool {
 		// A handshake that takes longer than the node time-out is forgotten.
-		if admin != other && time.Since(last) > 2*time.Second {
-			last = time.Now()
-			if err := admin.Do(ctx, "cluster", "meet", host, port, bus).Err(); err != nil {
-				t.Fatal(err)
-			}
+		if admin != other && time.Since(met) > 3*time.Second {
+			met = time.Now()
+			meet(t, admin, other)
 		}
 		info := admin.ClusterInfo(ctx).Val()
 		return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(nodes)+"\r") && strings.Contains(info, "cluster_slots_assigned:16384")
@@ -200,7 +210,8 @@ func TestREDIS05_ReplicaReads(t *testing.T) {
 	t.Parallel()
 	addrs, admins := cluster(t, 1)
 	srv, replica := node(t)
-	meet(t, replica, admins[0], 2)
+	meet(t, replica, admins[0])
+	join(t, replica, admins[0], 2)
 	id := strings.Fields(admins[0].Do(ctx, "cluster", "myid").Val().(string))[0]
 	if err := replica.Do(ctx, "cluster", "replicate", id).Err(); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func (r *Refusal) certain(g *Grant) time.Duration {
 	if wait == 0 {
 		return 0
 	}
-	return limit.Micros(wait) + g.Lag
+	return later(wait, g.Lag)
 }
 
 // Denies decides a request from memory, if the refusal still holds and covers it.
@@ -79,12 +79,12 @@ func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
 	still := time.Duration(max(0, r.at-now) + 999).Truncate(time.Microsecond) // until it begins to rise
 	// Not before the refusal ends: until then this process does not ask. Rounded up, or who waits so long is early.
 	hold := time.Duration(r.until - now + 999).Truncate(time.Microsecond)
-	retry := max(limit.Micros(level.Wait(r.rate, cost))+still, hold, time.Microsecond)
+	retry := max(later(level.Wait(r.rate, cost), still), hold, time.Microsecond)
 	return limit.Result{
 		Verdict:    limit.Verdict{Origin: limit.Local},
 		Remaining:  int(max(0, level.N)),
 		RetryAfter: retry,
-		ResetAfter: max(limit.Micros(level.Wait(r.rate, r.burst))+still, retry),
+		ResetAfter: max(later(level.Wait(r.rate, r.burst), still), retry),
 	}, true
 }
 

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math"
+	"time"
 
 	"github.com/hybridlimit/hybrid/internal/bucket"
 	"github.com/hybridlimit/hybrid/limit"
@@ -49,6 +50,15 @@ func (p *Paid) Result(i int) limit.Result {
 	return r
 }
 
+// later is a wait in microseconds and a lag on top; it saturates at limit.Never.
+func later(micros int64, lag time.Duration) time.Duration {
+	d := limit.Micros(micros)
+	if d > limit.Never-lag {
+		return limit.Never
+	}
+	return d + lag
+}
+
 // Pay turns the grant into the results of the runs of costs, which must be those that were asked for. lent is how many
 // tokens the same call lent to the process: for the callers they were still in the bucket.
 func (g *Grant) Pay(lim limit.Limit, costs []Run, lent int64) []Paid {
@@ -74,8 +84,8 @@ func (g *Grant) Pay(lim limit.Limit, costs []Run, lent int64) []Paid {
 			p.Denied = limit.Result{
 				Verdict:    limit.Verdict{Origin: limit.Remote},
 				Remaining:  remaining(),
-				RetryAfter: max(limit.Micros(level.Wait(rate, int64(c.Cost)))+g.Lag, 1000),
-				ResetAfter: limit.Micros(level.Wait(rate, int64(lim.Burst))) + g.Lag,
+				RetryAfter: max(later(level.Wait(rate, int64(c.Cost)), g.Lag), 1000),
+				ResetAfter: later(level.Wait(rate, int64(lim.Burst)), g.Lag),
 			}
 			if c.Cost > lim.Burst { // lowered while the caller waited
 				p.Denied.RetryAfter = limit.Never

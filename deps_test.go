@@ -18,19 +18,22 @@ const (
 	goRedisPath = "github.com/redis/go-redis/v9"
 	lruPath     = "github.com/hashicorp/golang-lru/v2"
 	xsyncPath   = "golang.org/x/sync"
+	mapPath     = "github.com/puzpuzpuz/xsync/v4"
 )
 
 // allowedImports says what each package may import besides the standard library: packages of this module by their
 // folder, others by the path of their module. Tests may import anything.
 var allowedImports = map[string][]string{
-	".":               {"limit", "local", "lease", "remote", "internal/bucket", "internal/flight", lruPath},
-	"limit":           {"internal/bucket"},
-	"local":           {"limit", "internal/bucket", lruPath},
-	"lease":           {"limit", "internal/bucket"},
-	"lease/leasetest": {"limit", "lease", "internal/bucket"},
-	"remote":          {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},
-	"internal/bucket": {},
-	"internal/flight": {"limit", "lease", xsyncPath},
+	".":                 {"limit", "lease", "remote", "internal/balance", "internal/flight", "internal/keytable", lruPath},
+	"limit":             {"internal/bucket"},
+	"local":             {"limit", "internal/bucket", lruPath},
+	"lease":             {"limit", "internal/bucket"},
+	"lease/leasetest":   {"limit", "lease", "internal/bucket"},
+	"remote":            {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},
+	"internal/balance":  {},
+	"internal/bucket":   {},
+	"internal/flight":   {"limit", "lease", xsyncPath},
+	"internal/keytable": {lruPath, mapPath},
 }
 
 // freePackages are programs, benchmarks and helps for tests. They may import anything, but programs not what is for

@@ -14,6 +14,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/hybridlimit/hybrid/internal/flight"
+	"github.com/hybridlimit/hybrid/internal/keytable"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
@@ -26,9 +27,10 @@ type Limiter struct {
 	opts   Options
 	limit  atomic.Pointer[limit.Limit] // for keys to which LimitFor gives none
 	source *pipeline
-	start  time.Time // the origin of now
+	clock  clock
 
-	keys    *lru.Cache[string, *entry]
+	keys    *keytable.Table[*entry]
+	terms   *lru.Cache[limit.Limit, *terms]
 	flights *flight.Group // calls that change a key
 	peeks   *flight.Group // reads of keys that this process knows nothing of
 	janitor janitor
@@ -67,12 +69,13 @@ func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) 
 		return nil, err
 	}
 	l := &Limiter{
-		opts: opts, source: newPipeline(src, opts.Timeout), start: time.Now(), prefix: randomID(),
-		flights: flight.New(opts.Timeout), peeks: flight.New(opts.Timeout), released: make(chan struct{}),
+		opts: opts, source: newPipeline(src, opts.Timeout), prefix: randomID(),
+		keys: keytable.New[*entry](opts.MaxKeys), flights: flight.New(opts.Timeout), peeks: flight.New(opts.Timeout), released: make(chan struct{}),
 	}
 	l.limit.Store(&lim)
+	l.clock.init()
 	l.janitor.limiter, l.janitor.wall = l, func() int64 { return time.Now().UnixNano() }
-	l.keys, err = lru.NewWithEvict(opts.MaxKeys, l.evicted)
+	l.terms, err = lru.New[limit.Limit, *terms](maxTerms)
 	return l, err
 }
 
@@ -88,9 +91,6 @@ func randomID() string {
 func (l *Limiter) newID() string {
 	return l.prefix + "-" + strconv.FormatUint(l.ids.Add(1), 36)
 }
-
-// now is the clock of leases: nanoseconds since the limiter was made, by the monotonic clock.
-func (l *Limiter) now() int64 { return int64(time.Since(l.start)) }
 
 // Allow is shorthand for AllowN(ctx, key, 1).
 func (l *Limiter) Allow(ctx context.Context, key string) (limit.Result, error) {
@@ -113,35 +113,6 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, 
 		return limit.Result{}, err
 	}
 	return e.allow(ctx, n)
-}
-
-// allow is the one way through: take, else refill and take again, else say when.
-func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
-	terms := e.terms.Load()
-	if err := terms.Limit.CheckTokens(n); err != nil {
-		return limit.Result{}, err
-	}
-	if terms.Limit.Rate == 0 {
-		return e.constant(ctx, n)
-	}
-	if n == 0 {
-		return e.peek(ctx)
-	}
-	l := e.limiter
-	left, ok := e.balance.Take(int64(n), l.now)
-	if ok {
-		if mark := e.mark.Load(); left <= mark && left+int64(n) > mark {
-			e.prefetch()
-		}
-		return e.allowed(left), nil
-	}
-	l.lost(left)
-	// What is held goes back when Redis is asked, so only the rest has to be there.
-	now := l.now()
-	if r, ok := e.refusal.Load().Denies(now, int64(n)-e.balance.Held(now)); ok {
-		return r, nil
-	}
-	return l.flights.Do(ctx, e.key, n, e.refill)
 }
 
 // begin says whether a call to the source may start; end must follow.

@@ -3,7 +3,6 @@ package hybrid
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,64 +10,79 @@ import (
 	"github.com/hybridlimit/hybrid/lease"
 )
 
-// janitor looks after leases that nobody spends: it throws away those that have ended and gives back those that lie
-// idle. Its goroutine runs only while there are any.
+// janitor looks after accounts: it throws away leases that have ended, gives back those that lie idle, and drops the
+// accounts in which nothing is left. It also keeps the clock. Its goroutine runs only while there are accounts, or
+// somebody goes by the clock.
 type janitor struct {
 	limiter *Limiter
 	wall    func() int64 // nanoseconds of the wall clock
 
-	mu      sync.Mutex // guards the fields below
-	live    map[*entry]*watch
+	mu      sync.Mutex    // guards the fields below
+	live    []*entry      // entries with an account
+	next    int           // of them, to be looked at
 	quit    chan struct{} // nil while nothing runs
 	done    chan struct{} // closed when it has ended
 	stopped bool
 }
 
-// watch is what the janitor saw of an entry when it last changed.
+// watch is what the janitor saw of an account when it last changed.
 type watch struct {
 	tokens int64
 	since  int64
 }
 
-// Pace of the janitor: a pass over each thousand leases costs about a tenth of a millisecond.
+// Pace of the janitor: looking at a thousand accounts takes about a tenth of a millisecond.
 const (
-	sweepEvery   = 10 * time.Millisecond
-	sweepPerPass = 1000
-	// returnsPerPass is how many leases a pass gives back, so that a crowd of them does not hold up callers. The others
-	// have their turn in the next passes.
-	returnsPerPass = 200
+	sweepEvery = 10 * time.Millisecond
+	// sweepAtOnce is how many accounts a round looks at, or as many as make maxRounds for all.
+	sweepAtOnce = 1000
+	maxRounds   = 64
+	// returnsAtOnce is how many leases a round gives back, so that a crowd of them does not hold up callers. The others
+	// have their turn in the next rounds.
+	returnsAtOnce = 200
 )
 
-// maxDrift is by how much the wall clock may run ahead of the monotonic one between two passes: as much as the bucket
+// maxDrift is by how much the wall clock may run ahead of the monotonic one between two rounds: as much as the bucket
 // keeps a lease longer than its holder.
 const maxDrift = int64(100 * time.Millisecond)
 
-// watch puts an entry that has tokens under the janitor's eyes.
+// watch puts an entry with a new account under the janitor's eyes.
 func (j *janitor) watch(e *entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.stopped {
 		return
 	}
-	if j.live == nil {
-		j.live = make(map[*entry]*watch)
+	j.live = append(j.live, e)
+	j.startLocked()
+}
+
+// wake makes the clock run.
+func (j *janitor) wake() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.stopped {
+		j.startLocked()
 	}
-	if j.live[e] == nil {
-		j.live[e] = &watch{tokens: -1}
+}
+
+func (j *janitor) startLocked() {
+	if j.quit != nil {
+		return
 	}
-	if j.quit == nil {
-		j.quit, j.done = make(chan struct{}), make(chan struct{})
-		go j.run(j.quit, j.done)
-	}
+	j.quit, j.done = make(chan struct{}), make(chan struct{})
+	c := &j.limiter.clock
+	c.latest.Store(c.Now())
+	go j.run(j.quit, j.done)
 }
 
 // stop ends the goroutine and waits for it; nothing is watched any more. It returns the entries that were.
 func (j *janitor) stop() []*entry {
 	j.mu.Lock()
 	j.stopped = true
-	live := slices.Collect(maps.Keys(j.live))
-	quit, done := j.quit, j.done
+	live, quit, done := j.live, j.quit, j.done
 	j.quit, j.live = nil, nil
+	j.limiter.clock.latest.Store(stopped)
 	j.mu.Unlock()
 	if quit != nil {
 		close(quit)
@@ -81,32 +95,33 @@ func (j *janitor) stop() []*entry {
 func (j *janitor) held(now int64) (tokens int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for e := range j.live {
-		tokens += e.balance.Held(now)
+	for _, e := range j.live {
+		if a := e.account.Load(); a != nil {
+			tokens += a.balance.Held(now)
+		}
 	}
 	return tokens
 }
 
 func (j *janitor) run(quit, done chan struct{}) {
 	defer close(done)
-	timer := time.NewTimer(sweepEvery)
-	defer timer.Stop()
-	drift := j.wall() - j.limiter.now()
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	clock := &j.limiter.clock
+	drift := j.wall() - clock.Now()
 	for {
 		select {
 		case <-quit:
 			return
-		case <-timer.C:
+		case <-ticker.C:
 		}
 		last := drift
-		if drift = j.wall() - j.limiter.now(); drift-last > maxDrift {
+		if drift = j.wall() - clock.Now(); drift-last > maxDrift {
 			j.resume()
 		}
-		left := j.sweep(quit)
-		if left == 0 {
+		if !j.sweep(quit) {
 			return
 		}
-		timer.Reset(sweepEvery * time.Duration(1+left/sweepPerPass))
 	}
 }
 
@@ -115,87 +130,105 @@ func (j *janitor) run(quit, done chan struct{}) {
 func (j *janitor) resume() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for e := range j.live {
+	for _, e := range j.live {
 		e.forfeit()
 	}
 }
 
-// sweep looks at all entries once. It returns how many are still live; if none, the goroutine has been signed off.
-func (j *janitor) sweep(quit chan struct{}) int {
-	now := j.limiter.now()
+// sweep sets the clock and looks at some of the accounts. If there are none, and nobody goes by the clock, it signs the
+// goroutine off and returns false.
+func (j *janitor) sweep(quit chan struct{}) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.quit != quit {
-		return 0
+		return false
 	}
-	returns := 0
-	for e, w := range j.live {
-		tokens := e.balance.Held(now)
-		if tokens == 0 {
-			e.sweep(now)
-			// Unless an answer has renewed the lease just now, and with it tokens that were there already.
-			if e.balance.Tokens() == 0 && !e.owes(now) {
-				delete(j.live, e)
-				continue
-			}
-		}
-		// Of a key that is forgotten at once, until nothing is left: a flight for it may be that of its successor.
-		due := now-w.since >= int64(e.rated.Load().Idle()) || tokens > 0 && e.gone.Load()
-		switch {
-		case tokens != w.tokens:
-			w.tokens, w.since = tokens, now
-		case due && returns < returnsPerPass:
-			w.since = now // and again after that time, if it should fail
-			returns++
-			if tokens > 0 {
-				e.giveBack()
-			} else {
-				e.startReport()
-			}
-		}
-	}
-	if len(j.live) == 0 {
+	clock := &j.limiter.clock
+	if asked := clock.asked.Swap(false); len(j.live) == 0 && !asked {
 		j.quit = nil
+		clock.latest.Store(stopped)
+		return false
 	}
-	return len(j.live)
+	now := clock.Now()
+	clock.latest.Store(now)
+	returns := 0
+	for range min(len(j.live), max(sweepAtOnce, len(j.live)/maxRounds)) {
+		if j.next >= len(j.live) {
+			j.next = 0
+		}
+		e := j.live[j.next]
+		a, over := e.sweep(now)
+		if a == nil {
+			last := len(j.live) - 1
+			j.live[j.next], j.live[last] = j.live[last], nil
+			j.live = j.live[:last]
+			continue
+		}
+		j.next++
+		if returns < returnsAtOnce && e.tidy(a, over, now) {
+			returns++
+		}
+	}
+	return true
 }
 
-// sweep ends the lease of an entry if its time is over.
-func (e *entry) sweep(now int64) {
+// sweep ends the lease of an entry if its time is over, and says whether something was left of it. It drops the account
+// if there is nothing in it, else it returns it.
+func (e *entry) sweep(now int64) (a *account, over bool) {
+	a = e.account.Load()
+	if a.balance.Held(now) > 0 {
+		return a, false
+	}
 	e.mu.Lock()
-	over := e.lease.Open() && now >= e.deadline && e.expireLocked() > 0
-	e.mu.Unlock()
-	if over {
-		e.giveBack() // the bucket keeps their place for some time yet
+	defer e.mu.Unlock()
+	if a.lease.Open() && now >= a.deadline {
+		n := a.giveUpLocked()
+		e.limiter.expired(n)
+		over = n > 0
 	}
-}
-
-// giveBack starts a flight that returns the tokens of an entry.
-func (e *entry) giveBack() {
-	e.idle.Store(true)
-	e.limiter.flights.Start(e.key, e.refill)
-}
-
-// startReport starts a flight that tells the bucket what was given up.
-func (e *entry) startReport() {
-	e.report.Store(true)
-	e.limiter.flights.Start(e.key, e.refill)
-}
-
-// evicted is called by the table for an entry that it forgets. The bucket has counted its tokens as lent, so forgetting
-// them never hands out more; they are given back all the same.
-func (l *Limiter) evicted(_ string, e *entry) {
-	e.gone.Store(true)
-	if e.balance.Held(l.now()) > 0 {
-		e.giveBack()
+	if !a.emptyLocked(e.terms.Load().rated.TTL, now) {
+		return a, over
 	}
+	e.account.Store(nil)
+	if r := e.refusal.Load(); r != nil && now >= r.Until() {
+		e.refusal.CompareAndSwap(r, nil)
+	}
+	return nil, false
+}
+
+// tidy starts a flight that gives back what lies idle, or says what was given up, if it is time for that.
+func (e *entry) tidy(a *account, over bool, now int64) bool {
+	tokens, w := a.balance.Held(now), &a.watched
+	switch {
+	case over: // the bucket keeps the place of what was left for some time yet
+	case tokens > 0 && e.gone.Load():
+		// Again until nothing is left: a flight for the key may be that of its successor.
+	case tokens != w.tokens:
+		w.tokens, w.since = tokens, now
+		return false
+	case now-w.since < int64(e.terms.Load().rated.Idle()):
+		return false
+	case tokens == 0:
+		e.mu.Lock()
+		owes := a.owesLocked(now)
+		e.mu.Unlock()
+		if !owes {
+			return false
+		}
+		w.since = now // and again after that time, if it should fail
+		e.startReport()
+		return true
+	}
+	w.since = now
+	e.giveBack()
+	return true
 }
 
 // giveBackAll returns the tokens of all keys, and of entries that the table has forgotten. What flights that are out
 // bring is void.
 func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
 	var reqs []lease.Request
-	for _, e := range slices.Concat(l.keys.Values(), forgotten) {
+	for _, e := range slices.AppendSeq(forgotten, l.keys.All()) {
 		if req, ok := e.surrender(); ok {
 			reqs = append(reqs, req)
 		}
@@ -235,20 +268,23 @@ func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
 func (e *entry) surrender() (lease.Request, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	defer e.endLocked()  // an answer that is still under way is void
 	e.refusal.Store(nil) // from now on the answer is ErrClosed
-	switch now := e.limiter.now(); {
-	case !e.lease.Open() || e.deadline != 0 && now >= e.deadline+int64(afterlife):
+	a := e.account.Load()
+	if a == nil {
 		return lease.Request{}, false
-	case now >= e.deadline:
-		e.expireLocked()
 	}
-	n := e.balance.Drain()
-	e.lease.GiveUp(n)
-	e.limiter.counts.returned.Add(n)
-	terms := e.rated.Load()
+	l := e.limiter
+	defer func() { l.expired(a.endLocked()) }() // an answer that is still under way is void
+	switch now := l.clock.Now(); {
+	case !a.lease.Open() || a.deadline != 0 && now >= a.deadline+int64(afterlife):
+		return lease.Request{}, false
+	case now >= a.deadline:
+		l.expired(a.giveUpLocked())
+	}
+	l.returned(a.giveUpLocked())
+	terms := e.terms.Load().rated
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack}
-	e.lease.Ask(&req.Lease, 0, 0)
-	req.Lease.MaxLeased, req.Lease.Dry, req.Lease.TTL = terms.MaxLeased, terms.Dry, terms.TTL
+	a.lease.Ask(&req.Lease, 0, 0)
+	terms.fill(&req.Lease)
 	return req, true
 }

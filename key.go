@@ -43,4 +43,4 @@ func (k *Key) AllowN(ctx context.Context, n int) (limit.Result, error) {
 func (k *Key) LimitOf() limit.Limit { return k.limiter.LimitOf(k.key) }
 
 // String says what is in force for this key; it does not tell the key.
-func (k *Key) String() string { return k.limiter.describe(k.limiter.newTerms(k.LimitOf())) }
+func (k *Key) String() string { return k.limiter.describe(k.limiter.newTerms(k.LimitOf(), nil)) }

@@ -2,6 +2,7 @@ package hybrid
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/hybridlimit/hybrid/lease"
@@ -19,14 +20,41 @@ func (l *Limiter) limitFor(key string) (limit.Limit, error) {
 	return lim, lim.Validate()
 }
 
-// newTerms are the conditions of leases under a limit. Unlimited and Blocked have none.
-func (l *Limiter) newTerms(lim limit.Limit) *lease.Terms {
-	if lim.Rate == 0 {
-		return &lease.Terms{Limit: lim}
-	}
-	t := lease.NewTerms(lim, l.opts.tuning())
-	return &t
+// terms are the conditions of leases under one limit. Keys with the same limit share them; a limit without a rate needs
+// some of its own for each key.
+type terms struct {
+	lease.Terms
+	// rated are these terms, or, of a limit without a rate, those of the last limit that had one: leases under it may
+	// still be out.
+	rated *terms
+	// checked is when LimitFor was last asked about a limit without a rate.
+	checked atomic.Int64
 }
+
+// newTerms are the conditions of leases under a limit, when those before, if any, were the last ones. Unlimited and
+// Blocked have none.
+func (l *Limiter) newTerms(lim limit.Limit, before *terms) *terms {
+	if lim.Rate == 0 {
+		t := &terms{Terms: lease.Terms{Limit: lim}}
+		if before != nil {
+			t.rated = before.rated
+		}
+		return t
+	}
+	if t, ok := l.terms.Get(lim); ok {
+		return t
+	}
+	t := &terms{Terms: lease.NewTerms(lim, l.opts.tuning())}
+	t.rated = t
+	l.terms.Add(lim, t)
+	return t
+}
+
+// maxTerms is how many limits are remembered with their terms: more tiers than anybody has.
+const maxTerms = 256
+
+// fill puts the terms into a request.
+func (t *terms) fill(h *lease.Holding) { h.MaxLeased, h.Dry, h.TTL = t.MaxLeased, t.Dry, t.TTL }
 
 // LimitOf returns the limit of a key: what LimitFor says now, or the limiter's own. If neither is valid it is the zero
 // Limit.
@@ -47,22 +75,13 @@ func (l *Limiter) SetLimit(lim limit.Limit) error {
 	}
 	l.limit.Store(&lim)
 	returns := 0
-	for _, e := range l.keys.Values() {
-		if e.renewTerms() && returns < returnsPerPass {
+	for e := range l.keys.All() {
+		if e.renewTerms() && returns < returnsAtOnce {
 			returns++
 			e.startReport() // those of the others are left to the janitor
 		}
 	}
 	return nil
-}
-
-// setTerms puts a limit in force.
-func (e *entry) setTerms(lim limit.Limit) {
-	terms := e.limiter.newTerms(lim)
-	if lim.Rate > 0 {
-		e.rated.Store(terms)
-	}
-	e.terms.Store(terms)
 }
 
 // renewTerms takes over the limit that is in force now, and says whether tokens were given up for it. A bad answer of
@@ -77,17 +96,20 @@ func (e *entry) renewTerms() (gaveUp bool) {
 		if err != nil || lim == e.terms.Load().Limit {
 			break
 		}
-		e.setTerms(lim)
+		e.terms.Store(l.newTerms(lim, e.terms.Load()))
 		e.refusal.Store(nil)
 		changed = true
 	}
-	if changed && e.balance.Held(l.now()) > 0 {
-		// What is held was lent under the old limit. It is not spent any more; the janitor sends it back.
-		e.mu.Lock()
-		e.giveUpLocked()
-		e.mu.Unlock()
-		l.janitor.watch(e)
-		return true
+	if !changed {
+		return false
+	}
+	// What is held was lent under the old limit. It is not spent any more; the janitor sends it back.
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a := e.account.Load(); a != nil {
+		n := a.giveUpLocked()
+		l.returned(n)
+		return n > 0
 	}
 	return false
 }
@@ -102,10 +124,10 @@ func (e *entry) constant(ctx context.Context, n int) (limit.Result, error) {
 		return limit.Result{}, limit.ErrClosed
 	}
 	if l.opts.LimitFor != nil {
-		now := l.now()
-		if last := e.checked.Load(); now-last >= int64(checkEvery) && e.checked.CompareAndSwap(last, now) {
+		now, checked := l.clock.Now(), &e.terms.Load().checked
+		if last := checked.Load(); now-last >= int64(checkEvery) && checked.CompareAndSwap(last, now) {
 			if e.renewTerms(); e.terms.Load().Limit.Rate > 0 {
-				return e.allow(ctx, n)
+				return e.decide(ctx, n)
 			}
 		}
 	}

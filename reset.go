@@ -37,7 +37,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	}
 	defer l.end()
 	err = r.Reset(ctx, key, lim)
-	if e, ok := l.keys.Peek(key); ok {
+	if e, ok := l.keys.Get(key); ok {
 		e.forfeit() // after the bucket: a lease that came in between would be of its old life
 	}
 	return err

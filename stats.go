@@ -33,20 +33,26 @@ type counters struct {
 // Stats reads the counts. They are not taken at one instant.
 func (l *Limiter) Stats() Stats {
 	s := Stats{
-		Terms: *l.newTerms(*l.limit.Load()),
+		Terms: l.newTerms(*l.limit.Load(), nil).Terms,
 		Keys:  l.keys.Len(),
 		Calls: l.counts.calls.Load(), Failed: l.counts.failed.Load(),
 		Leased: l.counts.leased.Load(), Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
 		RoundTrip: l.roundTrip().High(),
 	}
-	s.Held = l.janitor.held(l.now())
+	s.Held = l.janitor.held(l.clock.Now())
 	return s
 }
 
-// lost counts tokens that a take has found too late; see Balance.Take.
+// expired counts tokens that were not spent in time.
+func (l *Limiter) expired(n int64) { l.counts.expired.Add(n) }
+
+// returned counts tokens that were given up before their time.
+func (l *Limiter) returned(n int64) { l.counts.returned.Add(n) }
+
+// lost counts tokens that a take has found too late; see Balance.Confirm.
 func (l *Limiter) lost(left int64) {
 	if left < 0 {
-		l.counts.expired.Add(-left)
+		l.expired(-left)
 	}
 }
 
@@ -70,10 +76,10 @@ func (l *Limiter) addRoundTrip(d time.Duration) {
 }
 
 // String says what is in force for keys of the limiter's own limit.
-func (l *Limiter) String() string { return "hybrid: " + l.describe(l.newTerms(*l.limit.Load())) }
+func (l *Limiter) String() string { return "hybrid: " + l.describe(l.newTerms(*l.limit.Load(), nil)) }
 
 // describe puts terms into words.
-func (l *Limiter) describe(t *lease.Terms) string {
+func (l *Limiter) describe(t *terms) string {
 	switch {
 	case t.Limit.Rate == 0:
 		return t.Limit.String()

@@ -486,7 +486,8 @@ func (w *world) play(t *testing.T) {
 	for _, p := range w.processes {
 		p.life.Load().Close(context.Background())
 	}
-	time.Sleep(w.lasts + 10*w.timeout) // all leases have ended, and all that was late has come
+	// All leases have ended, all that was late has come, and those that crashed have nothing left to look after.
+	time.Sleep(w.lasts + 10*w.timeout + 2*time.Second)
 	synctest.Wait()
 	w.check(t)
 	if t.Failed() || *verbose {

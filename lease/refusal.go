@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"time"
 
 	"github.com/hybridlimit/hybrid/internal/bucket"
@@ -10,12 +11,18 @@ import (
 // Refusal is a reply by which the bucket was dry. Until it has had time to fill, requests that cost as much are denied
 // without asking again: a flood on a dry key must not become a flood on Redis. Times are nanoseconds of any clock.
 type Refusal struct {
+	// A flood of requests looks only at these.
 	cost  int64
+	until int64
+	open  int64 // when the refusal has ended and the refill alone has paid cost
+	full  int64 // when it has filled the bucket, not before open
+	next  int64 // when the next token comes, and how many there are until then
+	left  int
+
 	rate  bucket.Rate
 	burst int64
 	level bucket.Level // at the time at, from which on it rises
 	at    int64
-	until int64
 }
 
 // Bounds of the time for which a refusal is believed.
@@ -38,15 +45,13 @@ func NewRefusal(t Terms, g *Grant, cost, sent int64, chance float64) *Refusal {
 	pace := max(t.Tau, minPace, time.Duration(perHolders*float64(time.Second)))
 	pace = min(pace, t.Limit.ResetAfter(0)/2) // no longer than the bucket can take in what it gathers
 	pace = time.Duration(float64(pace) * (0.75 + 0.25*chance))
-	r.until = sent + int64(min(max(pace, r.certain(g)), maxHoldOff))
-	return r
+	return r.hold(sent + int64(min(max(pace, r.certain(g)), maxHoldOff)))
 }
 
 // NewCertainRefusal is NewRefusal without a pace: it holds off only as long as nothing can pay the cost.
 func NewCertainRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
 	r := newRefusal(t, g, cost, sent)
-	r.until = sent + int64(min(r.certain(g), maxHoldOff))
-	return r
+	return r.hold(sent + int64(min(r.certain(g), maxHoldOff)))
 }
 
 func newRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
@@ -56,9 +61,29 @@ func newRefusal(t Terms, g *Grant, cost, sent int64) *Refusal {
 	}
 }
 
+// hold makes the refusal last until then, and works out the rest.
+func (r *Refusal) hold(until int64) *Refusal {
+	r.until = until
+	r.open = max(until, r.paid(r.cost))
+	r.full = max(r.open, r.paid(r.burst))
+	r.left, r.next = int(max(0, r.level.N)), r.paid(min(max(0, r.level.N)+1, r.burst))
+	if r.level.N >= r.burst {
+		r.next = math.MaxInt64
+	}
+	return r
+}
+
 // Answered notes that the answer to the request, which took so long, has come. The level is of some moment in between,
 // and a caller who waits as told must not come too early.
-func (r *Refusal) Answered(took time.Duration) { r.at += int64(took) }
+func (r *Refusal) Answered(took time.Duration) {
+	r.at += int64(took)
+	r.hold(r.until)
+}
+
+// paid is when the refill alone has paid a cost.
+func (r *Refusal) paid(cost int64) int64 {
+	return int64(later(r.level.Wait(r.rate, cost), time.Duration(r.at)))
+}
 
 // certain is how long the cost cannot be paid, even if all that is lent came back at once.
 func (r *Refusal) certain(g *Grant) time.Duration {
@@ -75,17 +100,30 @@ func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
 	if r == nil || cost < r.cost || now >= r.until {
 		return limit.Result{}, false
 	}
-	level := r.level.After(r.rate, r.burst, max(0, now-r.at)/1000)
-	still := time.Duration(max(0, r.at-now) + 999).Truncate(time.Microsecond) // until it begins to rise
-	// Not before the refusal ends: until then this process does not ask. Rounded up, or who waits so long is early.
-	hold := time.Duration(r.until - now + 999).Truncate(time.Microsecond)
-	retry := max(later(level.Wait(r.rate, cost), still), hold, time.Microsecond)
+	open, full, left := r.open, r.full, r.left
+	if cost > r.cost {
+		open = max(r.until, r.paid(cost))
+		full = max(open, full)
+	}
+	if now >= r.next {
+		left = int(max(0, r.level.After(r.rate, r.burst, (now-r.at)/1000).N))
+	}
+	// Not before the refusal ends: until then this process does not ask.
 	return limit.Result{
 		Verdict:    limit.Verdict{Origin: limit.Local},
-		Remaining:  int(max(0, level.N)),
-		RetryAfter: retry,
-		ResetAfter: max(later(level.Wait(r.rate, r.burst), still), retry),
+		Remaining:  left,
+		RetryAfter: time.Duration(open - now),
+		ResetAfter: time.Duration(full - now),
 	}, true
+}
+
+// Again is what Denies says of a request that costs just what was refused, if no token has come since: then nothing has
+// to be worked out. In a flood nearly all are such.
+func (r *Refusal) Again(now, cost int64) (limit.Result, bool) {
+	return limit.Result{
+		Verdict: limit.Verdict{Origin: limit.Local}, Remaining: r.left,
+		RetryAfter: time.Duration(r.open - now), ResetAfter: time.Duration(r.full - now),
+	}, cost == r.cost && now < r.next && now < r.until
 }
 
 // Until is when the refusal ends; 0 if there is none.

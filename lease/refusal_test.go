@@ -65,7 +65,7 @@ func TestRefusal_Denies(t *testing.T) {
 		{0, 20, true, 3, 165 * ms, 965 * ms},
 		{20 * ms, 5, true, 5, 40 * ms, 945 * ms},
 		{20 * ms, 20, true, 5, 145 * ms, 945 * ms},
-		{60*ms - 1, 5, true, 9, us, 905001 * us}, // rounded up: time counts in whole microseconds
+		{60*ms - 1, 5, true, 9, 1, 905*ms + 1},
 		{60 * ms, 5, false, 0, 0, 0},
 		{60 * ms, 100, false, 0, 0, 0},
 	} {

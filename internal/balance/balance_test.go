@@ -1,4 +1,4 @@
-package local_test
+package balance_test
 
 import (
 	"runtime"
@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hybridlimit/hybrid/local"
+	"github.com/hybridlimit/hybrid/internal/balance"
 )
 
 func at(now int64) func() int64 { return func() int64 { return now } }
 
 func TestBalance(t *testing.T) {
-	var b local.Balance
+	var b balance.Balance
 	steps := []struct {
 		what   string
 		do     func() (int64, bool)
@@ -55,7 +55,7 @@ func TestBalance(t *testing.T) {
 }
 
 func TestBalanceHeldEndsWithTheDeadline(t *testing.T) {
-	var b local.Balance
+	var b balance.Balance
 	b.Install(7, 100)
 	for _, s := range []struct{ now, want int64 }{{0, 7}, {99, 7}, {100, 0}, {101, 0}} {
 		if got := b.Held(s.now); got != s.want {
@@ -70,7 +70,7 @@ func TestBalanceHeldEndsWithTheDeadline(t *testing.T) {
 // A goroutine can be held up anywhere in Take. What happens meanwhile is played here where Take reads the clock.
 func TestBalanceTakeThatIsHeldUp(t *testing.T) {
 	for _, n := range []int64{1, 2} {
-		var b local.Balance
+		var b balance.Balance
 		b.Install(n, 100)
 		if _, ok := b.Take(n, func() int64 {
 			if b.Tokens() != 0 {
@@ -82,7 +82,7 @@ func TestBalanceTakeThatIsHeldUp(t *testing.T) {
 		}
 
 		// The lease ends, and the next one is there before the clock is read: the tokens were of the old one.
-		b = local.Balance{}
+		b = balance.Balance{}
 		b.Install(2*n, 100)
 		if left, ok := b.Take(n, func() int64 {
 			b.Drain()
@@ -96,7 +96,7 @@ func TestBalanceTakeThatIsHeldUp(t *testing.T) {
 		}
 
 		// The lease is renewed meanwhile: also then the old deadline counts, at worst a token is lost.
-		b = local.Balance{}
+		b = balance.Balance{}
 		b.Install(n, 100)
 		if _, ok := b.Take(n, func() int64 {
 			b.Install(0, 1000)
@@ -112,7 +112,7 @@ func TestBalanceTakeThatIsHeldUp(t *testing.T) {
 func TestBalanceFailedTakesOweNothing(t *testing.T) {
 	const takers = 8
 	for range 2000 {
-		var b local.Balance
+		var b balance.Balance
 		b.Install(1, 100)
 		var spent atomic.Int64
 		var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func TestBalanceConservesTokens(t *testing.T) {
 		rounds /= 4
 	}
 	for _, costs := range [][]int64{{1}, {2}, {1, 1, 2, 3}} {
-		var b local.Balance
+		var b balance.Balance
 		var clock, spent, late atomic.Int64
 		var started sync.WaitGroup
 		var done atomic.Bool

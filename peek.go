@@ -1,0 +1,41 @@
+package hybrid
+
+import (
+	"context"
+
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// peek tells what is left without taking anything: from memory if this process holds tokens or knows that there are
+// none, else from Redis.
+func (e *entry) peek(ctx context.Context) (limit.Result, error) {
+	l := e.limiter
+	now := l.clock.Now()
+	if a := e.account.Load(); a != nil {
+		if held := a.balance.Held(now); held > 0 {
+			return e.allowed(a, held), nil
+		}
+	}
+	if r, ok := e.refusal.Load().Denies(now, int64(e.terms.Load().Limit.Burst)); ok {
+		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
+	}
+	return l.peeks.Do(ctx, e.key, 0, e.look)
+}
+
+// look reads the bucket for the peeks of one batch.
+func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.Paid, error) {
+	l := e.limiter
+	if !l.begin() {
+		return nil, limit.ErrClosed
+	}
+	defer l.end()
+	terms := e.terms.Load().rated
+	l.counts.calls.Add(1)
+	g := l.source.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
+	if g.Err != nil {
+		l.counts.failed.Add(1)
+		return nil, g.Err
+	}
+	return g.Pay(terms.Limit, costs, 0), nil
+}

@@ -43,21 +43,12 @@ func newPipeline(src lease.Source, timeout time.Duration) *pipeline {
 // do sends a request and waits for its grant, or until ctx ends. While there is room for one more pipeline it is sent at
 // once, by the calling goroutine: each hand-over to another one costs time on a busy machine.
 func (p *pipeline) do(ctx context.Context, req lease.Request) lease.Grant {
-	c := &call{req: req, done: make(chan struct{})}
-	p.mu.Lock()
-	p.queue = append(p.queue, c)
-	calls := p.cutLocked()
-	p.mu.Unlock()
-	for len(calls) > 0 {
-		p.send(calls)
-		p.mu.Lock()
-		p.out--
-		calls = p.cutLocked()
-		p.mu.Unlock()
-		if len(calls) > 0 && c.answered() {
-			go p.run(calls) // our own grant is here: others must not hold it up
-			break
-		}
+	c := p.enter(&req)
+	if c == nil {
+		reqs, grants := []lease.Request{req}, make([]lease.Grant, 1)
+		defer p.leave() // whatever the source does to this goroutine
+		p.acquire(ctx, reqs, grants)
+		return grants[0]
 	}
 	select {
 	case <-c.done:
@@ -74,36 +65,41 @@ func (p *pipeline) do(ctx context.Context, req lease.Request) lease.Grant {
 	}
 }
 
-// run sends calls and what is queued meanwhile, until nothing is.
-func (p *pipeline) run(calls []*call) {
-	for len(calls) > 0 {
-		p.send(calls)
-		p.mu.Lock()
-		p.out--
-		calls = p.cutLocked()
-		p.mu.Unlock()
+// enter takes a place for one more pipeline, which leave gives back; if there is none it puts the request into the queue.
+func (p *pipeline) enter(req *lease.Request) *call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out < maxPipelines {
+		p.out++
+		return nil
+	}
+	c := &call{req: *req, done: make(chan struct{})}
+	p.queue = append(p.queue, c)
+	return c
+}
+
+// leave gives the place of a pipeline to the requests that wait for one.
+func (p *pipeline) leave() {
+	if calls := p.cut(); len(calls) > 0 {
+		go func() { // ends with its pipeline
+			defer p.leave()
+			p.send(calls)
+		}()
 	}
 }
 
-// cutLocked takes the calls of the next pipeline, if one may be sent.
-func (p *pipeline) cutLocked() []*call {
+// cut takes the calls of the next pipeline for one that has ended, or gives its place up if there are none.
+func (p *pipeline) cut() []*call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	n := min(len(p.queue), maxPipeline)
-	if n == 0 || p.out == maxPipelines {
+	if n == 0 {
+		p.out--
 		return nil
 	}
-	p.out++
 	calls := slices.Clone(p.queue[:n])
 	p.queue = slices.Delete(p.queue, 0, n)
 	return calls
-}
-
-func (c *call) answered() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
 }
 
 func (p *pipeline) send(calls []*call) {

@@ -24,10 +24,10 @@ import (
 // tokens in memory, and asks Redis when they run out. It is safe for concurrent use; make it with New and Close it when
 // done.
 type Limiter struct {
+	clock  clock // read by every request, so apart from what is written often
 	opts   Options
 	limit  atomic.Pointer[limit.Limit] // for keys to which LimitFor gives none
 	source *pipeline
-	clock  clock
 
 	keys    *keytable.Table[*entry]
 	terms   *lru.Cache[limit.Limit, *terms]

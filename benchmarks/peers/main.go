@@ -9,6 +9,8 @@
 // limiter therefore gets many short passes in turn with the others, each ratio is of two passes of the same round, and
 // the tables show medians over the rounds.
 //
+// Whether this module reaches the numbers it is meant to reach says the command in yardsticks.
+//
 // Redis is the server named by HYBRID_REDIS_ADDR, else a redis-server started here on a free port, else a miniredis in
 // this process, which the heading then says: its speed is not that of Redis.
 package main

@@ -93,8 +93,8 @@ func report(ctx context.Context, w, progress io.Writer, c config) error {
 const notes = `
 - Measured is the median over the rounds, and over the runs if there are several; spread is the lower and the upper
   quartile of all rounds. Counts are those of the last run.
-- Rows without "Redis", redis_rate or processes in them have the model of the bucket as their source, in this process, and
-  leases that outlast the run. Rounds in which the source was called all the same are left out of the median.
+- The rows down to hit-ratio have a source of leases in this process instead of Redis. In those that are about speed
+  leases outlast the run; rounds in which the source was called all the same are left out of the median.
 - hot-key sets GOMAXPROCS to 2. Sides that are compared by key walk through the same drawn keys.
 - hit-ratio: no lease ends in the run, which is the hardest case for a table that notes a key when it calls for it.
 - Redis calls are writes on the connections of the limiter. The server shares the processors with the load.

@@ -125,6 +125,28 @@ func TestRatios(t *testing.T) {
 	}
 }
 
+// TestHits: where all keys fit, the only misses are first requests, and a key that had to go is a miss again.
+func TestHits(t *testing.T) {
+	tr := newTrace(500, 5000)
+	seen := make(map[uint32]bool)
+	for _, key := range tr.keys {
+		seen[key] = true
+	}
+	first := 1 - float64(len(seen))/float64(len(tr.keys))
+	hits, keys, err := tr.hits(4096)
+	if err != nil || hits != first || keys != len(seen) {
+		t.Errorf("hits %v, %d keys, %v; want %v and %d", hits, keys, err, first, len(seen))
+	}
+	lru, err := tr.hitsOfLRU(4096)
+	if err != nil || lru != first {
+		t.Errorf("hits of an LRU: %v, %v; want %v", lru, err, first)
+	}
+	hits, keys, err = tr.hits(64)
+	if err != nil || hits <= 0 || hits >= first || keys > 64 {
+		t.Errorf("hits of 64 keys %v, %d keys, %v; want fewer than %v", hits, keys, err, first)
+	}
+}
+
 func TestTurns(t *testing.T) {
 	a, b := new(subject), new(subject)
 	var order []*subject

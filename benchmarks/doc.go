@@ -1,5 +1,5 @@
 // Package benchmarks compares the modes of hybrid with each other; package peers, below it, compares them with other
-// libraries.
+// libraries, and peers/yardsticks with the numbers they are meant to reach.
 //
 //	go test -bench . ./benchmarks
 //

@@ -11,19 +11,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hybridlimit/hybrid/benchmarks/peers/internal/measure"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
 // shared is the Redis of all tests and benchmarks, started when the first one needs it.
 var shared struct {
 	once sync.Once
-	b    *backend
+	b    *measure.Backend
 	err  error
 }
 
-func testBackend(tb testing.TB) *backend {
+func testBackend(tb testing.TB) *measure.Backend {
 	tb.Helper()
-	shared.once.Do(func() { shared.b, shared.err = openBackend(context.Background()) })
+	shared.once.Do(func() { shared.b, shared.err = measure.Open(context.Background()) })
 	if shared.err != nil {
 		tb.Fatal(shared.err)
 	}
@@ -33,7 +34,7 @@ func testBackend(tb testing.TB) *backend {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.b != nil {
-		shared.b.close()
+		shared.b.Close()
 	}
 	os.Exit(code)
 }
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 // opened makes a peer for one benchmark.
 func opened(b *testing.B, p Peer, lim limit.Limit) *subject {
 	b.Helper()
-	var be *backend
+	var be *measure.Backend
 	if p.Redis {
 		be = testBackend(b)
 	}

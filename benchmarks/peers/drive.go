@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
@@ -10,6 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/hybridlimit/hybrid/benchmarks/peers/internal/measure"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -65,6 +69,37 @@ func loads(goroutines ...int) []load {
 		ls = append(ls, load{"zipf-" + strconv.Itoa(g), false, g, skewed})
 	}
 	return ls
+}
+
+// subject is a peer that is ready to be asked.
+type subject struct {
+	Peer
+	allow  allowFunc
+	closer func()
+	trips  *atomic.Int64
+}
+
+// open makes a peer with a client of its own. A backend is needed only for peers over Redis.
+func (p Peer) open(b *measure.Backend, lim limit.Limit) (*subject, error) {
+	s := &subject{Peer: p, trips: new(atomic.Int64)}
+	var rdb *redis.Client
+	if p.Redis {
+		rdb = redis.NewClient(measure.Options(b.Addr, s.trips))
+	}
+	allow, closer, err := p.New(rdb, lim)
+	if err != nil {
+		if rdb != nil {
+			rdb.Close()
+		}
+		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	s.allow, s.closer = allow, func() {
+		closer()
+		if rdb != nil {
+			rdb.Close()
+		}
+	}
+	return s, nil
 }
 
 // pass is what one limiter did under one load for a short time.
@@ -162,7 +197,7 @@ func (w *worker) loop(allow allowFunc, keys []string, first, every int, stop *at
 }
 
 // measure is run after a lead-in that is not counted, with the statistics of the server around it.
-func (s *subject) measure(ctx context.Context, b *backend, l load, d time.Duration, timed bool) (*pass, error) {
+func (s *subject) measure(ctx context.Context, b *measure.Backend, l load, d time.Duration, timed bool) (*pass, error) {
 	lead := s.run(l, d/3, 0)
 	every := 0
 	if timed {
@@ -176,12 +211,12 @@ func (s *subject) measure(ctx context.Context, b *backend, l load, d time.Durati
 	if !s.Redis || b == nil {
 		return s.run(l, d, every), nil
 	}
-	before, err := b.commands(ctx)
+	before, err := b.Commands(ctx)
 	if err != nil {
 		return nil, err
 	}
 	p := s.run(l, d, every)
-	after, err := b.commands(ctx)
+	after, err := b.Commands(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +231,7 @@ func (s *subject) measure(ctx context.Context, b *backend, l load, d time.Durati
 const turns = 3
 
 // beside is measure in turns with the yardstick, whose pass goes with the result.
-func (s *subject) beside(ctx context.Context, yardstick *subject, b *backend, l load, d time.Duration) (*pass, error) {
+func (s *subject) beside(ctx context.Context, yardstick *subject, b *measure.Backend, l load, d time.Duration) (*pass, error) {
 	sum := &pass{yard: new(pass)}
 	for range turns {
 		y, err := yardstick.measure(ctx, b, l, d/turns, true)

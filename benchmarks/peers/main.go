@@ -9,6 +9,8 @@
 // limiter therefore gets many short passes in turn with the others, each ratio is of two passes of the same round, and
 // the tables show medians over the rounds.
 //
+// Whether this module reaches the numbers it is meant to reach says the command in yardsticks.
+//
 // Redis is the server named by HYBRID_REDIS_ADDR, else a redis-server started here on a free port, else a miniredis in
 // this process, which the heading then says: its speed is not that of Redis.
 package main
@@ -21,10 +23,11 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hybridlimit/hybrid/benchmarks/peers/internal/measure"
 )
 
 // config is how long and how often things are measured.
@@ -66,11 +69,11 @@ func main() {
 
 // report measures everything and writes the tables.
 func report(ctx context.Context, w io.Writer, c config) error {
-	b, err := openBackend(ctx)
+	b, err := measure.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer b.Close()
 	heading(w, b, c)
 
 	redis := &table{
@@ -96,28 +99,11 @@ func report(ctx context.Context, w io.Writer, c config) error {
 	return nil
 }
 
-func heading(w io.Writer, b *backend, c config) {
-	fmt.Fprintf(w, "%s, %s, %s/%s, %d CPUs (GOMAXPROCS %d), %s\n\n", time.Now().Format("2006-01-02 15:04 MST"),
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), b.kind)
+func heading(w io.Writer, b *measure.Backend, c config) {
+	fmt.Fprintf(w, "%s, %s, %s\n\n", time.Now().Format("2006-01-02 15:04 MST"), measure.Machine(), b.Kind)
 	fmt.Fprintf(w, "Medians of %d interleaved passes of %v. Accuracy: %v per second, %g times that offered for %v by %d goroutines.\n\n",
 		c.rounds, c.pass, accuracyLimit.Rate, c.offered, c.accuracy, accuracyGoroutines)
-	fmt.Fprintf(w, "Modules: %s.\n\n", strings.Join(versions(), ", "))
-}
-
-// versions are those of the modules that are compared and of the clients they use.
-func versions() []string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return []string{"unknown"}
-	}
-	shown := []string{"redis_rate", "throttled", "ulule/limiter", "sethvargo/go-limiter", "golang.org/x/time", "rueidis", "go-redis/v9", "miniredis"}
-	var vs []string
-	for _, m := range info.Deps {
-		if slices.ContainsFunc(shown, func(s string) bool { return strings.Contains(m.Path, s) }) {
-			vs = append(vs, m.Path+" "+m.Version)
-		}
-	}
-	return vs
+	fmt.Fprintf(w, "Modules: %s.\n\n", strings.Join(measure.Versions(), ", "))
 }
 
 func notes(w io.Writer) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/hybridlimit/hybrid/benchmarks/peers/internal/measure"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -61,7 +62,7 @@ func TestErrors(t *testing.T) {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
-			opt := options("127.0.0.1:1", new(atomic.Int64))
+			opt := measure.Options("127.0.0.1:1", new(atomic.Int64))
 			opt.MaxRetries, opt.DialerRetries = -1, 1
 			rdb := redis.NewClient(opt)
 			defer rdb.Close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/hybridlimit/hybrid/benchmarks/peers/internal/measure"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -42,7 +43,7 @@ func loop() Peer {
 // That is not enough for one goroutine over Redis. Here a round trip takes 25 µs while client and server keep two
 // processors awake and 60 µs when they do not, and the machine may change from one to the other after a second or
 // after ten. So each of these passes is cut up and takes turns with the yardstick.
-func (t *table) fill(ctx context.Context, b *backend, c config) error {
+func (t *table) fill(ctx context.Context, b *measure.Backend, c config) error {
 	subjects := make([]*subject, len(t.peers))
 	t.passes = make([][][]*pass, len(t.peers))
 	for i, p := range t.peers {
@@ -103,16 +104,7 @@ func median(ps []*pass, f func(*pass) float64) float64 {
 	for i, p := range ps {
 		xs[i] = f(p)
 	}
-	return middleOf(xs)
-}
-
-func middleOf(xs []float64) float64 {
-	slices.Sort(xs)
-	n := len(xs)
-	if n == 0 {
-		return 0
-	}
-	return (xs[(n-1)/2] + xs[n/2]) / 2
+	return measure.Median(xs)
 }
 
 // ratio is the median over the rounds of f of one limiter over f of the yardstick: in the pass beside it, else in
@@ -126,7 +118,7 @@ func ratio(ps, yard []*pass, f func(*pass) float64) float64 {
 		}
 		xs[i] = f(p) / f(y)
 	}
-	return middleOf(xs)
+	return measure.Median(xs)
 }
 
 func (t *table) find(name string) int {
@@ -199,21 +191,21 @@ func (t *table) writeRedis(w io.Writer, title string, hot bool) {
 		var trips []string
 		for _, j := range js {
 			ps := t.passes[i][j]
-			cells = append(cells, thousands(median(ps, (*pass).perSecond)), figure(ratio(ps, t.passes[yard][j], (*pass).perSecond)))
-			trips = append(trips, figure(median(ps, func(p *pass) float64 { return p.per(float64(p.trips)) })))
+			cells = append(cells, measure.Thousands(median(ps, (*pass).perSecond)), measure.Figure(ratio(ps, t.passes[yard][j], (*pass).perSecond)))
+			trips = append(trips, measure.Figure(median(ps, func(p *pass) float64 { return p.per(float64(p.trips)) })))
 		}
 		ps := t.passes[i][mid]
 		commands := median(ps, func(p *pass) float64 { return p.per(float64(p.commands)) })
-		shown := figure(commands)
+		shown := measure.Figure(commands)
 		if commands < 0 {
 			shown = "-"
 		}
 		admitted, offered := t.accuracy(i)
 		cells = append(cells,
-			duration(median(ps, func(p *pass) float64 { return float64(p.latency.quantile(0.5)) }))+" / "+
-				duration(median(ps, func(p *pass) float64 { return float64(p.latency.quantile(0.99)) })),
+			measure.Duration(median(ps, func(p *pass) float64 { return float64(p.latency.quantile(0.5)) }))+" / "+
+				measure.Duration(median(ps, func(p *pass) float64 { return float64(p.latency.quantile(0.99)) })),
 			strings.Join(trips, " / "), shown,
-			figure(median(ps, func(p *pass) float64 { return p.per(float64(p.allocs)) })),
+			measure.Figure(median(ps, func(p *pass) float64 { return p.per(float64(p.allocs)) })),
 			admitted, offered, t.remarks(i, js))
 		row(w, cells...)
 	}
@@ -252,58 +244,19 @@ func (t *table) writeMemory(w io.Writer) {
 			if !l.hot {
 				yard = t.find(mapYardstick)
 			}
-			cells = append(cells, fmt.Sprintf("%.1f", median(ps, (*pass).nanos)), figure(ratio(ps, t.passes[yard][j], (*pass).nanos)))
+			cells = append(cells, fmt.Sprintf("%.1f", median(ps, (*pass).nanos)), measure.Figure(ratio(ps, t.passes[yard][j], (*pass).nanos)))
 		}
 		admitted, offered := t.accuracy(i)
-		cells = append(cells, figure(median(t.passes[i][0], func(p *pass) float64 { return p.per(float64(p.allocs)) })),
+		cells = append(cells, measure.Figure(median(t.passes[i][0], func(p *pass) float64 { return p.per(float64(p.allocs)) })),
 			admitted, offered, t.remarks(i, all))
 		row(w, cells...)
 	}
 	fmt.Fprintln(w)
 }
 
-// figure shows two or three digits that mean something.
-func figure(x float64) string {
-	switch {
-	case x >= 99.5:
-		return thousands(x)
-	case x >= 9.95:
-		return fmt.Sprintf("%.0f", x)
-	case x >= 0.995:
-		return fmt.Sprintf("%.1f", x)
-	case x >= 0.001:
-		return fmt.Sprintf("%.2g", x)
-	case x > 0:
-		return fmt.Sprintf("%.0e", x)
-	}
-	return "0"
-}
-
-func percent(part, whole int) string { return figure(100 * float64(part) / float64(whole)) }
-
-// thousands groups digits: 1 234 567.
-func thousands(x float64) string {
-	s := fmt.Sprintf("%.0f", x)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + " " + s[i:]
-	}
-	return s
-}
+func percent(part, whole int) string { return measure.Figure(100 * float64(part) / float64(whole)) }
 
 // short is the text of a limit with its large numbers as powers of ten.
 func short(lim limit.Limit) string {
 	return strings.NewReplacer("1000000000", "1e9", "1000000", "1e6").Replace(lim.String())
-}
-
-func duration(ns float64) string {
-	d := time.Duration(ns)
-	switch {
-	case d == 0:
-		return "-"
-	case d < time.Microsecond:
-		return fmt.Sprintf("%d ns", d)
-	case d < time.Millisecond:
-		return fmt.Sprintf("%.3g µs", ns/1e3)
-	}
-	return fmt.Sprintf("%.3g ms", ns/1e6)
 }

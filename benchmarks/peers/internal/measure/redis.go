@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"context"
@@ -15,58 +15,59 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/hybridlimit/hybrid/internal/redistest"
-	"github.com/hybridlimit/hybrid/limit"
 )
 
-// backend is the Redis of a run.
-type backend struct {
-	addr string
-	// kind is what answers there, for the heading of the tables.
-	kind string
-	// real is false for miniredis, which keeps no statistics.
-	real  bool
+// Backend is the Redis of a run. Make it with Open and Close it when done.
+type Backend struct {
+	// Addr is host:port.
+	Addr string
+	// Kind is what answers there, for the heading of a table.
+	Kind string
+	// Real is false for miniredis, which keeps no statistics and whose speed is not that of Redis.
+	Real  bool
 	admin *redis.Client
 	stop  func()
 }
 
-// openBackend takes the server that HYBRID_REDIS_ADDR names, else starts a redis-server, else a miniredis.
-func openBackend(ctx context.Context) (*backend, error) {
-	b := &backend{real: true, stop: nothing}
-	if b.addr = os.Getenv("HYBRID_REDIS_ADDR"); b.addr == "" {
+// Open takes the server that HYBRID_REDIS_ADDR names, else starts a redis-server, else a miniredis.
+func Open(ctx context.Context) (*Backend, error) {
+	b := &Backend{Real: true, stop: func() {}}
+	if b.Addr = os.Getenv("HYBRID_REDIS_ADDR"); b.Addr == "" {
 		srv, err := redistest.Launch()
 		if err == nil {
-			b.addr, b.stop = srv.Addr(), func() { srv.Close() }
+			b.Addr, b.stop = srv.Addr(), func() { srv.Close() }
 		} else {
 			mini, miniErr := miniredis.Run()
 			if miniErr != nil {
 				return nil, fmt.Errorf("no redis-server (%v) and no miniredis: %w", err, miniErr)
 			}
-			b.addr, b.stop, b.real = mini.Addr(), mini.Close, false
-			b.kind = "miniredis, in this process: no measure of Redis"
+			b.Addr, b.stop, b.Real = mini.Addr(), mini.Close, false
+			b.Kind = "miniredis, in this process: no measure of Redis"
 		}
 	}
-	b.admin = redis.NewClient(options(b.addr, new(atomic.Int64)))
-	if b.real {
+	b.admin = redis.NewClient(Options(b.Addr, new(atomic.Int64)))
+	if b.Real {
 		info, err := b.admin.Info(ctx, "server").Result()
 		if err != nil {
-			b.close()
+			b.Close()
 			return nil, err
 		}
 		_, rest, _ := strings.Cut(info, "redis_version:")
 		version, _, _ := strings.Cut(rest, "\r\n")
-		b.kind = "Redis " + version
+		b.Kind = "Redis " + version
 	}
 	return b, nil
 }
 
-func (b *backend) close() {
+// Close ends what Open has started.
+func (b *Backend) Close() {
 	b.admin.Close()
 	b.stop()
 }
 
-// commands is how many commands the server has run, those inside scripts included, or -1 if it does not tell.
-func (b *backend) commands(ctx context.Context) (int64, error) {
-	if !b.real {
+// Commands is how many commands the server has run, those inside scripts included, or -1 if it does not tell.
+func (b *Backend) Commands(ctx context.Context) (int64, error) {
+	if !b.Real {
 		return -1, nil
 	}
 	info, err := b.admin.Info(ctx, "commandstats").Result()
@@ -89,10 +90,10 @@ func (b *backend) commands(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// options are those of go-redis but for the dialler, which counts, a handshake that only some servers know, and
+// Options are those of go-redis but for the dialler, which counts, a handshake that only some servers know, and
 // deadlines: without ContextTimeoutEnabled a context says nothing while a reply is awaited, and a limiter that has to
-// answer in time must hand each call to another goroutine. Every limiter gets the same.
-func options(addr string, writes *atomic.Int64) *redis.Options {
+// answer in time must hand each call to another goroutine. Every limiter gets the same. Writes are added to the counter.
+func Options(addr string, writes *atomic.Int64) *redis.Options {
 	return &redis.Options{
 		Addr:                  addr,
 		ContextTimeoutEnabled: true,
@@ -118,35 +119,4 @@ type countedConn struct {
 func (c countedConn) Write(p []byte) (int, error) {
 	c.writes.Add(1)
 	return c.TCPConn.Write(p)
-}
-
-// subject is a peer that is ready to be asked.
-type subject struct {
-	Peer
-	allow  allowFunc
-	closer func()
-	trips  *atomic.Int64
-}
-
-// open makes a peer with a client of its own. A backend is needed only for peers over Redis.
-func (p Peer) open(b *backend, lim limit.Limit) (*subject, error) {
-	s := &subject{Peer: p, trips: new(atomic.Int64)}
-	var rdb *redis.Client
-	if p.Redis {
-		rdb = redis.NewClient(options(b.addr, s.trips))
-	}
-	allow, closer, err := p.New(rdb, lim)
-	if err != nil {
-		if rdb != nil {
-			rdb.Close()
-		}
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
-	s.allow, s.closer = allow, func() {
-		closer()
-		if rdb != nil {
-			rdb.Close()
-		}
-	}
-	return s, nil
 }

@@ -31,8 +31,7 @@ type account struct {
 	used     int64 // when the last of them ended
 	idle     bool  // the next flight without callers gives everything back
 	report   bool  // the next flight without callers says what is held, see owes
-
-	touched int64 // tokens there were when the table last looked; guarded by the table
+	touched  int64 // tokens there were when the table last looked
 
 	watched watch // guarded by the janitor
 }

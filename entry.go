@@ -19,7 +19,7 @@ type entry struct {
 	terms   atomic.Pointer[terms]         // of the limit in force
 	refusal atomic.Pointer[lease.Refusal] // nil unless the last reply said that the bucket is dry
 	account atomic.Pointer[account]       // nil while the key is not in use; set under mu
-	gone    atomic.Bool                   // the table has forgotten it: look the key up again
+	gone    atomic.Bool                   // not in the table, or not any more: look the key up again
 
 	// mu is held for moments, never during a call. A flight takes it before and after its call; there is one flight
 	// for the key at a time, but entries are also swept, forgotten and closed.
@@ -30,6 +30,9 @@ type entry struct {
 func (l *Limiter) entry(key string, keep bool) (*entry, error) {
 	if e, ok := l.keys.Get(key); ok {
 		return e, nil
+	}
+	if err := limit.CheckKey(key); err != nil {
+		return nil, err
 	}
 	lim, err := l.limitFor(key)
 	if err != nil {
@@ -99,33 +102,35 @@ func (e *entry) startFor(note func(*account)) {
 	}
 }
 
-// allow decides a request of n tokens. What comes first is for the most frequent ones: a single token that is there, and
-// one for which the bucket was found dry. Everything else is for decide.
-func (e *entry) allow(ctx context.Context, n int) (limit.Result, error) {
-	a, r := e.account.Load(), e.refusal.Load()
+// allow decides a request of n tokens, for a handle or nil. What comes first is for the most frequent ones: a single token
+// that is there, and one for which the bucket was found dry. Everything else is for decide.
+func (e *entry) allow(ctx context.Context, n int, k *Key) (limit.Result, error) {
+	a := e.account.Load()
 	if n != 1 || a == nil {
-		return e.decide(ctx, n)
+		return e.decide(ctx, n, k)
 	}
-	if r != nil {
-		if now := e.limiter.clock.About(); now < r.Until()-nearEnd && a.balance.Tokens() == 0 && e.limiter.clock.asked.Load() {
-			if res, ok := r.Again(now, 1); ok {
+	clock := &e.limiter.clock
+	about := clock.About()
+	if r := e.refusal.Load(); r != nil {
+		if about < r.Until()-nearEnd && clock.asked.Load() && a.balance.Tokens() == 0 {
+			if res, ok := r.Again(about, 1); ok {
 				return res, nil
 			}
 		}
-		return e.decide(ctx, 1)
+		return e.decide(ctx, 1, k)
 	}
 	if s := a.balance.Stripes(); s != nil {
-		return e.allowStriped(ctx, a, s.Mine())
+		return e.allowStriped(ctx, a, s.Mine(), k)
 	}
-	left, deadline, sure := a.balance.TakeOne(e.limiter.clock.About())
+	left, deadline, sure := a.balance.TakeOne(about)
 	if sure && left != a.mark.Load() {
 		return e.allowed(a, left), nil
 	}
-	return e.confirm(ctx, a, left, deadline)
+	return e.confirm(ctx, a, left, deadline, k)
 }
 
 // allowStriped is allow for one token of a balance from which many CPUs take.
-func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe) (limit.Result, error) {
+func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe, k *Key) (limit.Result, error) {
 	left, deadline, sure := a.balance.TakeFrom(s, e.limiter.clock.About())
 	if sure {
 		return e.allowed(a, left), nil
@@ -135,15 +140,15 @@ func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe)
 		a.balance.Spread(s)
 		e.mu.Unlock()
 	}
-	return e.confirm(ctx, a, left, deadline)
+	return e.confirm(ctx, a, left, deadline, k)
 }
 
 // confirm is the rest of allow for one token that was taken, perhaps.
-func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64) (limit.Result, error) {
+func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64, k *Key) (limit.Result, error) {
 	left, ok := a.balance.Confirm(1, left, deadline, e.limiter.clock.Refresh)
 	if !ok {
 		e.limiter.lost(left)
-		return e.decide(ctx, 1)
+		return e.decide(ctx, 1, k)
 	}
 	if a.balance.Contended() {
 		e.mu.Lock()
@@ -154,8 +159,18 @@ func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64) (
 }
 
 // decide is the one way through: take, else refill and take again, else say when.
-func (e *entry) decide(ctx context.Context, n int) (limit.Result, error) {
-	terms, l := e.terms.Load(), e.limiter
+func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error) {
+	l := e.limiter
+	if e.gone.Load() {
+		there, err := l.entry(e.key, n > 0)
+		if err != nil {
+			return limit.Result{}, err
+		}
+		if e = there; k != nil && n > 0 {
+			k.entry.Store(e)
+		}
+	}
+	terms := e.terms.Load()
 	if err := terms.Limit.CheckTokens(n); err != nil {
 		return limit.Result{}, err
 	}

@@ -105,14 +105,14 @@ func (l *Limiter) Allow(ctx context.Context, key string) (limit.Result, error) {
 // LimitFor gave no good limit; ErrClosed; ErrUnavailable when Redis did not decide in time; the context's own error when
 // ctx ended before. ctx is looked at only when Redis has to be asked.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, error) {
-	if err := limit.CheckKey(key); err != nil {
-		return limit.Result{}, err
+	if e, ok := l.keys.Get(key); ok {
+		return e.allow(ctx, n, nil)
 	}
 	e, err := l.entry(key, n > 0)
 	if err != nil {
 		return limit.Result{}, err
 	}
-	return e.allow(ctx, n)
+	return e.decide(ctx, n, nil)
 }
 
 // begin says whether a call to the source may start; end must follow.

@@ -127,7 +127,7 @@ func (e *entry) constant(ctx context.Context, n int) (limit.Result, error) {
 		now, checked := l.clock.Now(), &e.terms.Load().checked
 		if last := checked.Load(); now-last >= int64(checkEvery) && checked.CompareAndSwap(last, now) {
 			if e.renewTerms(); e.terms.Load().Limit.Rate > 0 {
-				return e.decide(ctx, n)
+				return e.decide(ctx, n, nil)
 			}
 		}
 	}

@@ -198,6 +198,7 @@ func (e *entry) accept(a *account, q *request, g *lease.Grant) []lease.Paid {
 	if e.terms.Load() != q.terms {
 		l.returned(a.giveUpLocked()) // lent under a limit that is not in force any more
 	}
+	a.touched = a.balance.Tokens() // what comes is not yet a use
 	paid := g.Pay(q.req.Limit, costs, lent)
 	a.level.Store(g.Level)
 	hold := time.Duration(e.remember(a, q, paid, g, now) - now)

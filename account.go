@@ -18,20 +18,25 @@ type account struct {
 	mark    atomic.Int64    // when so many are left, the next lease is asked for
 	level   atomic.Int64    // of the bucket, at the last reply
 
+	pausedUntil atomic.Int64 // Redis is not asked before, because it just failed to answer
+
 	// The entry's mu guards the fields below.
 	lease    lease.State
 	demand   lease.Demand
-	denied   int64 // tokens refused since demand was last told
-	paid     int64 // tokens paid by Redis to callers since then
-	seen     int64 // tokens used of this lease when demand was last told
-	deadline int64 // of the balance; 0 before the first answer
-	owed     int64 // tokens given up since the last answer, which the bucket may not know of
-	lives    int   // leases that have ended: an answer to a request of an earlier life is void
-	flights  int   // under way
-	used     int64 // when the last of them ended
-	idle     bool  // the next flight without callers gives everything back
-	report   bool  // the next flight without callers says what is held, see owes
-	touched  int64 // tokens there were when the table last looked
+	denied   int64  // tokens refused since demand was last told
+	paid     int64  // tokens paid by Redis to callers since then
+	seen     int64  // tokens used of this lease when demand was last told
+	deadline int64  // of the balance; 0 before the first answer
+	owed     int64  // tokens given up since the last answer, which the bucket may not know of
+	lives    int    // leases that have ended: an answer to a request of an earlier life is void
+	flights  int    // under way
+	used     int64  // when the last of them ended
+	idle     bool   // the next flight without callers gives everything back
+	report   bool   // the next flight without callers says what is held, see owes
+	known    int64  // until then the level is worth remembering
+	replied  int64  // when the last reply came; 0 before the first
+	share    *share // what this process admits without Redis; nil unless it had to
+	touched  int64  // tokens there were when the table last looked
 
 	watched watch // guarded by the janitor
 }
@@ -47,9 +52,13 @@ func (a *account) owesLocked(now int64) bool {
 }
 
 // emptyLocked reports whether there is nothing in the account that is worth keeping: no tokens, none that the bucket has
-// to hear of, no flight, and no demand that could be remembered.
-func (a *account) emptyLocked(ttl time.Duration, now int64) bool {
+// to hear of, no flight, no demand that could be remembered, and no level, here or in Redis, that is not simply full. Of
+// a key that is gone a level is not kept, or there would be no end to the memory that made-up keys take.
+func (a *account) emptyLocked(ttl time.Duration, gone bool, now int64) bool {
 	if a.flights > 0 || a.balance.Tokens() > 0 || now-a.used < int64(keepAccount) {
+		return false
+	}
+	if !gone && (now < a.known || a.share != nil && !a.share.full(now)) {
 		return false
 	}
 	end := a.deadline
@@ -62,6 +71,10 @@ func (a *account) emptyLocked(ttl time.Duration, now int64) bool {
 // keepAccount is how long an account without tokens is kept after the last flight: by then nothing is left of what Demand
 // has learnt.
 const keepAccount = time.Second
+
+// keepLevel is the longest time for which the level of a bucket that is not full is remembered, in case Redis stops
+// answering.
+const keepLevel = time.Minute
 
 // afterlife is for how long after the deadline of a lease its tokens can still be given back under its name: less than
 // the 100ms by which the bucket keeps it longer.

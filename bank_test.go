@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hybridlimit/hybrid"
@@ -78,11 +79,23 @@ func newSlowSource() *leasetest.Source {
 
 func newLimiter(t *testing.T, src lease.Source, lim limit.Limit, opts hybrid.Options) *hybrid.Limiter {
 	t.Helper()
+	opts.OnFailure = hybrid.FailClosed // what Redis does not decide is an error, and no policy admits anything
 	l, err := hybrid.NewFrom(src, lim, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// recovered waits, in a bubble, until a limiter has noticed that its source answers again.
+func recovered(t *testing.T, l *hybrid.Limiter) {
+	t.Helper()
+	time.Sleep(time.Second) // the longest pause between two probes
+	l.Allow(t.Context(), "probe")
+	synctest.Wait()
+	if s := l.Stats(); s.Unavailable {
+		t.Fatalf("not recovered: %v", s.Err)
+	}
 }
 
 func closeLimiter(t *testing.T, l *hybrid.Limiter) {

@@ -292,6 +292,7 @@ func TestCONC07_StartsWithoutASourceAndRecovers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		b.Down(nil)
+		recovered(t, l)
 		if got := admitted(t, l, "k", 20); got != 10 {
 			t.Errorf("admitted %d, want 10", got)
 		}

@@ -351,7 +351,7 @@ func TestCONC03_IdleLimitersHaveNoGoroutine(t *testing.T) {
 			for i := range 10 {
 				allowed(t, l, strconv.Itoa(i), 1)
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 		}
 		checkGoroutines(t, before)

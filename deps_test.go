@@ -24,13 +24,14 @@ const (
 // allowedImports says what each package may import besides the standard library: packages of this module by their
 // folder, others by the path of their module. Tests may import anything.
 var allowedImports = map[string][]string{
-	".":                 {"limit", "lease", "remote", "internal/balance", "internal/flight", "internal/keytable", lruPath},
+	".":                 {"limit", "lease", "remote", "internal/balance", "internal/breaker", "internal/bucket", "internal/flight", "internal/keytable", lruPath},
 	"limit":             {"internal/bucket"},
 	"local":             {"limit", "internal/bucket", lruPath},
 	"lease":             {"limit", "internal/bucket"},
 	"lease/leasetest":   {"limit", "lease", "internal/bucket"},
 	"remote":            {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},
 	"internal/balance":  {},
+	"internal/breaker":  {},
 	"internal/bucket":   {},
 	"internal/flight":   {"limit", "lease", xsyncPath},
 	"internal/keytable": {lruPath, mapPath},

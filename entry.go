@@ -2,6 +2,7 @@ package hybrid
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -71,6 +72,9 @@ func (e *entry) Used() bool {
 // them never hands out more; they are given back all the same.
 func (e *entry) Evicted() {
 	e.gone.Store(true)
+	if o := &e.limiter.outage; o.failing.Load() {
+		o.evicted.Store(true)
+	}
 	if a := e.account.Load(); a != nil && a.balance.Held(e.limiter.clock.Now()) > 0 {
 		e.giveBack()
 	}
@@ -204,7 +208,24 @@ func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error)
 		}
 	}
 	l.keys.Touch(e)
-	return l.flights.Do(ctx, e.key, n, e.refill)
+	if l.paused(a) {
+		if l.outage.open.Load() && l.outage.probe() {
+			e.startProbe()
+		}
+		return e.withoutRedis(n, l.outage.cause())
+	}
+	res, err := l.flights.Do(ctx, e.key, n, e.refill)
+	if errors.Is(err, limit.ErrUnavailable) {
+		return e.withoutRedis(n, err)
+	}
+	return res, err
+}
+
+// startProbe starts the probe that was allotted to the caller.
+func (e *entry) startProbe() {
+	if !e.limiter.flights.Start(e.key, e.probe) {
+		e.limiter.outage.probed(false) // a flight that started before the breaker opened is still to go
+	}
 }
 
 // spent is the result of a request of n tokens that was paid from memory and left so many there.

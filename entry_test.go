@@ -227,6 +227,7 @@ func TestTIME01_CallersWaitForTheTimeoutOnce(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				b.always(leasetest.Fault{})
+				recovered(t, l)
 				allowed(t, l, "later", 1)
 				closeLimiter(t, l)
 			})

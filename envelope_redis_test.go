@@ -451,6 +451,7 @@ func (p *party) limiter(t *testing.T, h *history, prefix string, rdb *redis.Clie
 	}
 	opts := p.opts
 	opts.Prefix = prefix
+	opts.OnFailure = hybrid.FailClosed // the bound is about what Redis grants
 	l, err := hybrid.New(rdb, h.limit, opts)
 	if err != nil {
 		t.Error(err)

@@ -88,7 +88,7 @@ func (silent) Acquire(_ context.Context, _ []lease.Request, grants []lease.Grant
 
 // NewFrom takes any source of leases, so tests need no Redis.
 func ExampleNewFrom() {
-	lim, err := hybrid.NewFrom(silent{}, hybrid.PerSecond(100), hybrid.Options{})
+	lim, err := hybrid.NewFrom(silent{}, hybrid.PerSecond(100), hybrid.Options{OnFailure: hybrid.FailClosed})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -209,6 +209,7 @@ func TestClockStopsWhenNobodyAsks(t *testing.T) {
 		if running() {
 			t.Error("the clock runs though nobody asks")
 		}
+		time.Sleep(2 * keepLevel)
 		if a := l.keysAccounts(); a != 0 {
 			t.Errorf("%d accounts are left of keys that are not in use", a)
 		}
@@ -243,7 +244,7 @@ func TestAccountsAreDropped(t *testing.T) {
 				t.Fatalf("round %d: the account of a key that is in use is gone", round)
 			}
 			// The lease is given back when it has been idle, its name is forgotten when the bucket has forgotten it.
-			time.Sleep(20 * time.Second)
+			time.Sleep(20*time.Second + keepLevel)
 			if n := l.keysAccounts(); n != 0 {
 				t.Fatalf("round %d: %d accounts are left", round, n)
 			}

@@ -34,6 +34,8 @@ type Limiter struct {
 	flights *flight.Group // calls that change a key
 	peeks   *flight.Group // reads of keys that this process knows nothing of
 	janitor janitor
+	outage  outage
+	holders holders
 	counts  counters
 
 	ids    atomic.Uint64 // made so far, each used for one lease of one entry in this process
@@ -74,6 +76,7 @@ func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) 
 	}
 	l.limit.Store(&lim)
 	l.clock.init()
+	l.outage.limiter = l
 	l.janitor.limiter, l.janitor.wall = l, func() int64 { return time.Now().UnixNano() }
 	l.terms, err = lru.New[limit.Limit, *terms](maxTerms)
 	return l, err

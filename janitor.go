@@ -12,7 +12,7 @@ import (
 
 // janitor looks after accounts: it throws away leases that have ended, gives back those that lie idle, and drops the
 // accounts in which nothing is left. It also keeps the clock. Its goroutine runs only while there are accounts, or
-// somebody goes by the clock.
+// somebody goes by the clock, and slowly when nobody does and there is no token in any account.
 type janitor struct {
 	limiter *Limiter
 	wall    func() int64 // nanoseconds of the wall clock
@@ -23,6 +23,10 @@ type janitor struct {
 	quit    chan struct{} // nil while nothing runs
 	done    chan struct{} // closed when it has ended
 	stopped bool
+
+	ticker *time.Ticker
+	slow   bool // at slowPace
+	quiet  int  // rounds in a row in which there was nothing to do
 }
 
 // watch is what the janitor saw of an account when it last changed.
@@ -40,6 +44,10 @@ const (
 	// returnsAtOnce is how many leases a round gives back, so that a crowd of them does not hold up callers. The others
 	// have their turn in the next rounds.
 	returnsAtOnce = 200
+
+	// slowPace is for accounts that only remember something, after so many quiet rounds.
+	slowPace    = time.Second
+	quietRounds = 100
 )
 
 // maxDrift is by how much the wall clock may run ahead of the monotonic one between two rounds: as much as the bucket
@@ -66,14 +74,22 @@ func (j *janitor) wake() {
 	}
 }
 
+// startLocked makes the goroutine run, and run fast.
 func (j *janitor) startLocked() {
-	if j.quit != nil {
+	j.quiet = 0
+	if j.quit != nil && !j.slow {
+		return
+	}
+	c := &j.limiter.clock
+	c.latest.Store(c.Now())
+	if j.slow {
+		j.slow = false
+		j.ticker.Reset(sweepEvery)
 		return
 	}
 	j.quit, j.done = make(chan struct{}), make(chan struct{})
-	c := &j.limiter.clock
-	c.latest.Store(c.Now())
-	go j.run(j.quit, j.done)
+	j.ticker = time.NewTicker(sweepEvery)
+	go j.run(j.ticker, j.quit, j.done)
 }
 
 // stop ends the goroutine and waits for it; nothing is watched any more. It returns the entries that were.
@@ -81,7 +97,7 @@ func (j *janitor) stop() []*entry {
 	j.mu.Lock()
 	j.stopped = true
 	live, quit, done := j.live, j.quit, j.done
-	j.quit, j.live = nil, nil
+	j.quit, j.live, j.slow = nil, nil, false
 	j.limiter.clock.latest.Store(stopped)
 	j.mu.Unlock()
 	if quit != nil {
@@ -103,9 +119,8 @@ func (j *janitor) held(now int64) (tokens int64) {
 	return tokens
 }
 
-func (j *janitor) run(quit, done chan struct{}) {
+func (j *janitor) run(ticker *time.Ticker, quit, done chan struct{}) {
 	defer close(done)
-	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
 	clock := &j.limiter.clock
 	drift := j.wall() - clock.Now()
@@ -144,13 +159,19 @@ func (j *janitor) sweep(quit chan struct{}) bool {
 		return false
 	}
 	clock := &j.limiter.clock
-	if asked := clock.asked.Swap(false); len(j.live) == 0 && !asked {
-		j.quit = nil
+	asked := clock.asked.Swap(false)
+	if len(j.live) == 0 && !asked {
+		j.quit, j.slow = nil, false
 		clock.latest.Store(stopped)
 		return false
 	}
 	now := clock.Now()
-	clock.latest.Store(now)
+	if !j.slow {
+		clock.latest.Store(now)
+	}
+	if j.quiet++; asked {
+		j.quiet = 0
+	}
 	returns := 0
 	for range min(len(j.live), max(sweepAtOnce, len(j.live)/maxRounds)) {
 		if j.next >= len(j.live) {
@@ -165,9 +186,18 @@ func (j *janitor) sweep(quit chan struct{}) bool {
 			continue
 		}
 		j.next++
+		if a.balance.Tokens() > 0 || over {
+			j.quiet = 0
+		}
 		if returns < returnsAtOnce && e.tidy(a, over, now) {
 			returns++
 		}
+	}
+	if !j.slow && j.quiet > max(quietRounds, 2*maxRounds) {
+		// Before there are tokens again, or somebody goes by the clock, wake is called.
+		j.slow = true
+		clock.latest.Store(stopped)
+		j.ticker.Reset(slowPace)
 	}
 	return true
 }
@@ -186,7 +216,7 @@ func (e *entry) sweep(now int64) (a *account, over bool) {
 		e.limiter.expired(n)
 		over = n > 0
 	}
-	if !a.emptyLocked(e.terms.Load().rated.TTL, now) {
+	if !a.emptyLocked(e.terms.Load().rated.TTL, e.gone.Load(), now) {
 		return a, over
 	}
 	e.account.Store(nil)

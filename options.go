@@ -2,6 +2,7 @@ package hybrid
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -45,6 +46,16 @@ type Options struct {
 	// Timeout bounds one call to Redis, whatever the contexts of the callers say. A caller may have to wait as long
 	// again for a call of the same key that is out already. Default 100ms.
 	Timeout time.Duration
+	// OnFailure decides requests while Redis does not answer. Default FailLocal.
+	OnFailure FailurePolicy
+	// Instances is how many processes share the limits, for FailLocal before Redis was ever seen; later the most that
+	// were seen to share a key in the last minutes count, if they are more. Default 1.
+	Instances int
+	// Observer is told of calls to Redis and of outages. Default: nobody is.
+	Observer Observer
+	// Logger gets a line when Redis stops answering, when it answers again, and when it refuses requests. No line holds
+	// a key. Default: nothing is logged.
+	Logger *slog.Logger
 }
 
 const defaultMaxKeys = 65536
@@ -63,7 +74,14 @@ func (o Options) complete() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = remote.DefaultTimeout
 	}
+	if o.Instances == 0 {
+		o.Instances = 1
+	}
 	switch {
+	case o.OnFailure < FailLocal || o.OnFailure > FailOpen:
+		return bad("OnFailure %d is no policy", int(o.OnFailure))
+	case o.Instances < 0:
+		return bad("Instances %d is negative", o.Instances)
 	case strings.ContainsAny(o.Prefix, "{}"):
 		return bad("Prefix must not contain braces")
 	case o.MaxKeys < 0:

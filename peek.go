@@ -2,6 +2,7 @@ package hybrid
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
@@ -20,7 +21,14 @@ func (e *entry) peek(ctx context.Context) (limit.Result, error) {
 	if r, ok := e.refusal.Load().Denies(now, int64(e.terms.Load().Limit.Burst)); ok {
 		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
 	}
-	return l.peeks.Do(ctx, e.key, 0, e.look)
+	if l.paused(e.account.Load()) {
+		return e.withoutRedis(0, l.outage.cause())
+	}
+	res, err := l.peeks.Do(ctx, e.key, 0, e.look)
+	if errors.Is(err, limit.ErrUnavailable) {
+		return e.withoutRedis(0, err)
+	}
+	return res, err
 }
 
 // look reads the bucket for the peeks of one batch.
@@ -30,11 +38,10 @@ func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
-	terms := e.terms.Load().rated
-	l.counts.calls.Add(1)
+	terms, sent := e.terms.Load().rated, l.clock.Now()
 	g := l.source.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
+	l.called(nil, sent, lease.Callers(costs), g.Err)
 	if g.Err != nil {
-		l.counts.failed.Add(1)
 		return nil, g.Err
 	}
 	return g.Pay(terms.Limit, costs, 0), nil

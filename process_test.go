@@ -184,6 +184,7 @@ func (o orders) limiter(rdb *redis.Client) (take func(key, cost int) (limit.Resu
 	}
 	l, err := hybrid.New(rdb, limit.Limit{}, hybrid.Options{
 		Prefix:    workerPrefix,
+		OnFailure: hybrid.FailClosed,
 		LeaseSize: o.Size,
 		Refresh:   refresh,
 		Exact:     o.Kind == "exact",

@@ -2,11 +2,13 @@ package hybrid
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
+	"github.com/hybridlimit/hybrid/remote"
 )
 
 // open returns the account of the entry for one more flight; close must follow.
@@ -37,6 +39,19 @@ func (e *entry) close(a *account) {
 // refill is the flight of the key: it pays the callers of one batch and brings the next lease. costs is empty when it
 // was started ahead of need, or to give back what lies idle.
 func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]lease.Paid, error) {
+	return e.fly(ctx, costs, false)
+}
+
+// probe is a flight that sees whether Redis answers again.
+func (e *entry) probe(ctx context.Context, _ string, costs []lease.Run) (paid []lease.Paid, err error) {
+	good := false
+	defer func() { e.limiter.outage.probed(good) }() // whatever the source does to this goroutine
+	paid, err = e.fly(ctx, costs, true)
+	good = err == nil || errors.Is(err, remote.ErrRefused)
+	return paid, err
+}
+
+func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lease.Paid, error) {
 	l := e.limiter
 	if !l.begin() {
 		return nil, limit.ErrClosed
@@ -57,18 +72,26 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 			return paid, nil
 		}
 	}
-	why := e.purpose(a, costs, limited)
+	callers := lease.Callers(costs)
+	if !probing && l.paused(a) {
+		// Or that Redis does not answer. They have waited for as long as that took.
+		cause := l.outage.cause()
+		if callers > 0 {
+			l.outage.failed(callers, cause)
+		}
+		return nil, cause
+	}
+	why := e.purpose(a, costs, limited, probing)
 	if why == nothing {
 		return nil, nil
 	}
 	for attempt := 0; ; attempt++ {
 		q := e.ask(a, costs, why)
-		l.counts.calls.Add(1)
 		g := l.source.do(ctx, q.req)
+		l.called(a, q.sent, callers, g.Err)
 		if g.Err != nil {
 			// What was held stays good until it ends, and what was given up comes back with the totals of the
 			// next request.
-			l.counts.failed.Add(1)
 			return nil, g.Err
 		}
 		void := g.Status == lease.Stale || g.Status == lease.Reset
@@ -86,6 +109,11 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 	}
 }
 
+// paused reports whether Redis is not to be asked, for this key or for any.
+func (l *Limiter) paused(a *account) bool {
+	return l.outage.open.Load() || a != nil && l.clock.Now() < a.pausedUntil.Load()
+}
+
 // purpose is what a flight is for.
 type purpose int
 
@@ -94,15 +122,18 @@ const (
 	refill                  // callers wait, or the next lease is needed soon
 	giveBack                // the lease lies idle, or the key is not wanted any more
 	report                  // tokens were given up, and it is not known whether the bucket has heard of it
+	probe                   // does Redis answer again?
 )
 
 // purpose is what a flight with these callers is for.
-func (e *entry) purpose(a *account, costs []lease.Run, limited bool) purpose {
+func (e *entry) purpose(a *account, costs []lease.Run, limited, probing bool) purpose {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	idle, told := a.idle, a.report
 	a.idle, a.report = false, false
 	switch {
+	case probing:
+		return probe
 	case len(costs) > 0:
 		return refill
 	case idle || !limited:
@@ -121,6 +152,8 @@ type request struct {
 	terms *terms
 	sent  int64
 	lives int // of the account
+	// charged: what was spent without Redis is in it.
+	charged bool
 }
 
 // ask makes the next request and freezes what it says about the lease.
@@ -149,8 +182,13 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 	}
 	held := a.balance.Tokens()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
+	if a.share != nil && why != probe {
+		// What was spent without Redis is charged, once: if there is no answer, it may have been all the same.
+		req.Credit = -a.share.spent(now)
+		a.share.ideal = a.share.level
+	}
 	want := int64(0)
-	if why == refill && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
+	if (why == refill || why == probe) && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
 		want = terms.Want(&a.demand, l.roundTrip(), held, now)
 		if terms.Fixed > 0 {
 			want = max(0, want-lease.Total(costs))
@@ -165,13 +203,16 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 		req.Lease.Demand = a.demand.InTau()
 		terms.fill(&req.Lease)
 	}
-	return request{req, terms, now, a.lives}
+	return request{req, terms, now, a.lives, a.share != nil && why != probe}
 }
 
 // accept takes the answer to the newest request and pays the batch.
 func (e *entry) accept(a *account, q *request, g *lease.Grant) []lease.Paid {
 	l, costs, now := e.limiter, q.req.Costs, e.limiter.clock.Now()
 	l.addRoundTrip(time.Duration(now - q.sent))
+	if q.req.Lease.ID != "" {
+		l.janitor.wake() // before there are tokens
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q.lives != a.lives || l.ended.Load() {
@@ -179,7 +220,12 @@ func (e *entry) accept(a *account, q *request, g *lease.Grant) []lease.Paid {
 		// answer says of the lease is void: its totals would be taken for tokens that have just come in.
 		return g.Pay(q.req.Limit, costs, 0)
 	}
-	a.owed = 0
+	a.owed, a.replied = 0, now
+	a.known = now + int64(min(q.req.Limit.ResetAfter(int(max(0, g.Level))), keepLevel))
+	if q.charged {
+		a.share = nil
+	}
+	l.holders.see(now, g.Holders)
 	var lent int64
 	if q.req.Lease.ID != "" {
 		lent = a.lease.Accept(g)

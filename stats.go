@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
 )
 
 // Stats are counts since the limiter was made, and what it holds now.
@@ -20,14 +21,21 @@ type Stats struct {
 	// Leased is how many tokens were leased. Each of them was spent, or is Held now, or was Returned to its bucket,
 	// or Expired unspent.
 	Leased, Held, Returned, Expired int64
+	// Unavailable says that Redis is not asked, but for probes, because it does not answer; Err is the last failure, of
+	// now or of some time ago. Fallbacks is how many requests were decided by FailLocal or FailOpen.
+	Unavailable bool
+	Err         error
+	Fallbacks   int64
+	// Instances is how many processes are taken to share a key; see Options.Instances.
+	Instances int
 	// RoundTrip is a round trip to Redis that few exceed; 0 before the first.
 	RoundTrip time.Duration
 }
 
 // counters are the parts of Stats that are counted; rtt is measured along with them.
 type counters struct {
-	calls, failed, leased, returned, expired atomic.Int64
-	rtt                                      atomic.Pointer[lease.RTT]
+	calls, failed, leased, returned, expired, fallback atomic.Int64
+	rtt                                                atomic.Pointer[lease.RTT]
 }
 
 // Stats reads the counts. They are not taken at one instant.
@@ -39,7 +47,12 @@ func (l *Limiter) Stats() Stats {
 		Leased: l.counts.leased.Load(), Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
 		RoundTrip: l.roundTrip().High(),
 	}
-	s.Held = l.janitor.held(l.clock.Now())
+	now := l.clock.Now()
+	s.Held, s.Instances = l.janitor.held(now), l.instances(now)
+	s.Unavailable, s.Fallbacks = l.outage.open.Load(), l.counts.fallback.Load()
+	if err := l.outage.cause(); err != limit.ErrUnavailable {
+		s.Err = err
+	}
 	return s
 }
 

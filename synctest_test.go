@@ -283,7 +283,9 @@ func (w *world) envelope(key string) *leasetest.Envelope {
 // begin starts a run of the process.
 func (p *process) begin(lim limit.Limit) error {
 	l := &life{world: p.world}
-	h, err := hybrid.NewFrom(&line{p.world.src, l}, lim, p.opts)
+	opts := p.opts
+	opts.OnFailure = hybrid.FailClosed // the bound is about what the source grants
+	h, err := hybrid.NewFrom(&line{p.world.src, l}, lim, opts)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,14 @@ type Run struct {
 	Count int
 }
 
+// Callers is how many requests there are in all runs.
+func Callers(costs []Run) (n int) {
+	for _, c := range costs {
+		n += c.Count
+	}
+	return n
+}
+
 // Total is the sum of the costs of all requests; it saturates.
 func Total(costs []Run) int64 {
 	var n int64

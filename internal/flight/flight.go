@@ -103,9 +103,9 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 	return b.paid[run].Result(i), nil
 }
 
-// Start calls send for key with the callers that wait, if any, and does not wait itself. It does nothing if a batch of
-// the key is about to be sent anyway.
-func (g *Group) Start(key string, send Send) {
+// Start calls send for key with the callers that wait, if any, and does not wait itself. It does nothing and returns false
+// if a batch of the key is about to be sent anyway.
+func (g *Group) Start(key string, send Send) bool {
 	g.mu.Lock()
 	var b *batch
 	if q := g.open[key]; len(q) == 0 || q[len(q)-1].settled() {
@@ -115,6 +115,7 @@ func (g *Group) Start(key string, send Send) {
 	if b != nil {
 		go g.fly(key, b, send)
 	}
+	return b != nil
 }
 
 // openLocked adds an empty batch behind those of the key.

@@ -1,0 +1,213 @@
+package hybrid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hybridlimit/hybrid/internal/breaker"
+	"github.com/hybridlimit/hybrid/limit"
+	"github.com/hybridlimit/hybrid/remote"
+)
+
+// FailurePolicy is how requests are decided while Redis does not answer and the tokens that are leased are spent.
+type FailurePolicy int
+
+const (
+	// FailLocal decides by a bucket of the process's own: its share of the limit, by how many processes there are, see
+	// Options.Instances. The default.
+	FailLocal FailurePolicy = iota
+	// FailClosed decides nothing: calls return ErrUnavailable.
+	FailClosed
+	// FailOpen allows everything.
+	FailOpen
+)
+
+// String returns "local", "closed" or "open".
+func (p FailurePolicy) String() string {
+	switch p {
+	case FailLocal:
+		return "local"
+	case FailClosed:
+		return "closed"
+	case FailOpen:
+		return "open"
+	}
+	return fmt.Sprintf("FailurePolicy(%d)", int(p))
+}
+
+// Observer is told what a Limiter does, for metrics. Its methods must be quick, must not call the limiter, and are called
+// from many goroutines.
+type Observer interface {
+	// Called is told of each request to Redis: how long it took, and the error if it got no answer.
+	Called(took time.Duration, err error)
+	// Unavailable is told when the limiter stops asking Redis, but for probes, and what the last failure was.
+	Unavailable(err error)
+	// Available is told when it asks again, and for how long it had not.
+	Available(after time.Duration)
+}
+
+// Pauses in which a key is not asked for again, after a failure of its own.
+const (
+	// afterTimeout is for those who waited behind a call that timed out: they have waited long enough.
+	afterTimeout = 10 * time.Millisecond
+	// afterRefusal is for a healthy Redis that will not do it: no rights, no memory, a key of somebody else.
+	afterRefusal = time.Second
+)
+
+// outage is what the limiter knows about a Redis that does not answer.
+type outage struct {
+	limiter *Limiter
+	open    atomic.Bool // the breaker is
+	failing atomic.Bool // nothing has gone well since the last failure
+	evicted atomic.Bool // the table has forgotten a key since then
+
+	mu      sync.Mutex // guards the fields below
+	breaker breaker.Breaker
+	err     error // the last failure
+}
+
+// succeeded notes that n decisions came from Redis.
+func (o *outage) succeeded(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.breaker.Succeeded(o.limiter.clock.Now(), n)
+	if !o.breaker.Open() && o.failing.Load() {
+		o.failing.Store(false)
+		o.evicted.Store(false)
+	}
+}
+
+// failed notes that n decisions got no answer from Redis.
+func (o *outage) failed(n int, err error) {
+	o.mu.Lock()
+	o.err = err
+	o.failing.Store(true)
+	opened := o.breaker.Failed(o.limiter.clock.Now(), n, rand.Float64())
+	if opened {
+		o.open.Store(true)
+	}
+	o.mu.Unlock()
+	if !opened {
+		return
+	}
+	o.limiter.log(slog.LevelWarn, "redis does not answer; requests are decided by the failure policy",
+		slog.Any("policy", o.limiter.opts.OnFailure), slog.Any("error", err))
+	if obs := o.limiter.opts.Observer; obs != nil {
+		obs.Unavailable(err)
+	}
+}
+
+// probe reports whether the caller shall see whether Redis answers again; it must call probed then.
+func (o *outage) probe() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.breaker.Probe(o.limiter.clock.Now())
+}
+
+// probed notes whether it did.
+func (o *outage) probed(good bool) {
+	now := o.limiter.clock.Now()
+	o.mu.Lock()
+	since := o.breaker.Since()
+	closed := o.breaker.Probed(now, good, rand.Float64())
+	if closed {
+		o.open.Store(false)
+	}
+	o.mu.Unlock()
+	if !closed {
+		return
+	}
+	after := time.Duration(now - since)
+	o.limiter.log(slog.LevelInfo, "redis answers again", slog.Duration("after", after))
+	if obs := o.limiter.opts.Observer; obs != nil {
+		obs.Available(after)
+	}
+}
+
+// cause is the error of a decision that is not asked of Redis.
+func (o *outage) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return limit.ErrUnavailable
+	}
+	return o.err
+}
+
+// log writes a line for the operator. No line holds a key.
+func (l *Limiter) log(level slog.Level, text string, attrs ...slog.Attr) {
+	if l.opts.Logger != nil {
+		l.opts.Logger.LogAttrs(context.Background(), level, "hybrid: "+text, attrs...)
+	}
+}
+
+// called notes how a request to Redis went, for which so many callers waited. Without an account it was a peek.
+func (l *Limiter) called(a *account, sent int64, callers int, err error) {
+	now := l.clock.Now()
+	l.counts.calls.Add(1)
+	if obs := l.opts.Observer; obs != nil {
+		obs.Called(time.Duration(now-sent), err)
+	}
+	switch {
+	case err == nil:
+		l.outage.succeeded(max(1, callers))
+		return
+	case errors.Is(err, remote.ErrRefused):
+		// Redis is well, it only will not. That says nothing about other keys.
+		if a != nil {
+			a.pausedUntil.Store(now + int64(afterRefusal))
+		}
+		l.log(slog.LevelError, "redis refuses a request", slog.Any("error", err))
+	case time.Duration(now-sent) < l.opts.Timeout/2:
+		l.outage.failed(1, err)
+	default:
+		// All who waited have waited for long, and those who wait for the next call have too.
+		if a != nil {
+			a.pausedUntil.Store(now + int64(afterTimeout))
+		}
+		l.outage.failed(max(1, callers), err)
+	}
+	l.counts.failed.Add(1)
+}
+
+// withoutRedis decides a request by the failure policy. cause is why Redis does not.
+func (e *entry) withoutRedis(n int, cause error) (limit.Result, error) {
+	l := e.limiter
+	if l.closed.Load() {
+		return limit.Result{}, limit.ErrClosed
+	}
+	terms := e.terms.Load()
+	if r, ok := terms.Limit.Constant(n, limit.Fallback); ok {
+		return r, nil
+	}
+	switch l.opts.OnFailure {
+	case FailClosed:
+		return limit.Result{}, cause
+	case FailOpen:
+		l.counts.fallback.Add(1)
+		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Fallback}}, nil
+	}
+	l.counts.fallback.Add(1)
+	a := &account{} // for who only looks, one that leaves no trace
+	if there := e.account.Load(); n > 0 || there != nil {
+		a = e.open()
+		defer e.close(a)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := l.clock.Now()
+	s := a.share
+	if s == nil || s.limit != terms.Limit {
+		s = newShare(terms.Limit, l.instances(now), a.knownLevel(terms.Limit, l.outage.evicted.Load(), now), now)
+	}
+	if n > 0 {
+		a.share = s
+	}
+	return s.take(now, int64(n)), nil
+}

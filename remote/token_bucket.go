@@ -43,6 +43,9 @@ func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, er
 // Reset makes the bucket of key full. Leases of it are void as soon as their holders ask again, at the latest when they
 // end; until then what they hold may be used once more. An unknown key is no error.
 func (b *TokenBucket) Reset(ctx context.Context, key string) error {
+	if b.limit.Rate == 0 { // Unlimited and Blocked have no bucket
+		return b.limit.Admit(key, 0)
+	}
 	return b.reset(ctx, key, func(ctx context.Context, redisKey string) error {
 		return resetBucket(ctx, b.conn, redisKey, b.limit)
 	})

@@ -127,19 +127,6 @@ func (c conn) remove(ctx context.Context, key string) error {
 	return c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })
 }
 
-// integer reads a number of a reply, which scripts send as text because Redis would cut it to an integer and Lua to 14
-// digits.
-func integer(v any) (int64, bool) {
-	switch v := v.(type) {
-	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
-		return n, err == nil
-	case int64:
-		return v, true
-	}
-	return 0, false
-}
-
 // integers reads a reply of exactly n numbers.
 func integers(reply []any, n int) ([]int64, error) {
 	if len(reply) != n {
@@ -147,7 +134,7 @@ func integers(reply []any, n int) ([]int64, error) {
 	}
 	out := make([]int64, n)
 	for i, v := range reply {
-		x, ok := integer(v)
+		x, ok := v.(int64)
 		if !ok {
 			return nil, badReply("element " + strconv.Itoa(i) + " is no integer")
 		}

@@ -101,31 +101,33 @@ local function refill(to)
   end
 end
 
-local function split(text) -- sequence, granted, used, demand, expiry
-  local q, g, u, w, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  return tonumber(q), tonumber(g), tonumber(u), tonumber(w), tonumber(at)
-end
+-- What only leases need. Making it takes long enough to spare the calls that have none.
+local write, dead, split, join, entries, send
+if leased or id ~= '' then
+  write, dead = {}, {}
 
-local function join(q, g, u, w, at) return string.format('%.0f %.0f %.0f %.0f %.0f', q, g, u, w, at) end
-
--- entries lists all entries: name, sequence, granted, used, demand, expiry.
-local function entries()
-  local all, list = redis.call('HGETALL', KEYS[1]), {}
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == '@' then
-      local q, g, u, w, at = split(all[i + 1])
-      if q then list[#list + 1] = {all[i], q, g, u, w, at} end
-    end
+  function split(text) -- sequence, granted, used, demand, expiry
+    local q, g, u, w, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+    return tonumber(q), tonumber(g), tonumber(u), tonumber(w), tonumber(at)
   end
-  return list
-end
 
--- send gives a command the whole list, in parts, because a function takes a few thousand arguments at most.
-local function send(command, list)
-  for i = 1, #list, 1000 do redis.call(command, KEYS[1], unpack(list, i, math.min(i + 999, #list))) end
-end
+  function join(q, g, u, w, at) return string.format('%.0f %.0f %.0f %.0f %.0f', q, g, u, w, at) end
 
-local write, dead = {}, {}
+  function entries() -- all of them: name, sequence, granted, used, demand, expiry
+    local all, list = redis.call('HGETALL', KEYS[1]), {}
+    for i = 1, #all, 2 do
+      if string.sub(all[i], 1, 1) == '@' then
+        local q, g, u, w, at = split(all[i + 1])
+        if q then list[#list + 1] = {all[i], q, g, u, w, at} end
+      end
+    end
+    return list
+  end
+
+  function send(command, list) -- in parts, because a function takes a few thousand arguments at most
+    for i = 1, #list, 1000 do redis.call(command, KEYS[1], unpack(list, i, math.min(i + 999, #list))) end
+  end
+end
 
 -- 1  Time. A clock that was set back moves the whole bucket with it and mints nothing. It has to be stored: a bucket
 --    that only denies would stand still until the old time comes round again.
@@ -275,7 +277,7 @@ end
 --    last one. If other limits are in use it must be full by the largest of them: a key that is gone is full for
 --    everybody. And a second longer, so that a holder's last request finds it.
 if changed then
-  send('HDEL', dead)
+  if leased then send('HDEL', dead) end
   redis.call('HSET', KEYS[1], 'n', n, 'f', f, 't', now)
   if other or not s[1] then redis.call('HSET', KEYS[1], 'L', limit, 'e', e) end
   if other and m > 0 then redis.call('HSET', KEYS[1], 'm', m) end

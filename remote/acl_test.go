@@ -24,7 +24,7 @@ var rights = []struct {
 }{
 	{tokenBucket, false, "evalsha eval time hmget exists hset pexpire del"},
 	{tokenBucket, true, "evalsha eval time hmget exists hset pexpire del hgetall hdel"},
-	{gcra, false, "evalsha eval time get set pexpire del"},
+	{gcra, false, "evalsha eval time get set del"},
 	{fixedWindow, false, "evalsha eval time hmget exists hset pexpire pttl del"},
 	{slidingLog, false, "evalsha eval time zrange zcount zcard zremrangebyscore zadd pexpire del"},
 	{slidingCounter, false, "evalsha eval time hmget exists hset pexpire del"},

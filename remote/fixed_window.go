@@ -1,11 +1,8 @@
 package remote
 
 import (
-	"context"
 	_ "embed"
-	"strconv"
 
-	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -27,28 +24,9 @@ func NewFixedWindow(rdb Client, lim limit.Limit, opts Options) (*FixedWindow, er
 	if err := lim.ValidateWindow(); err != nil {
 		return nil, err
 	}
-	l, err := newLimiter(rdb, lim, opts, fixedWindow{newWindow("fw1", lim)})
+	l, err := newLimiter(rdb, lim, opts, newWindow("fw1", fixedWindowScript, lim, lim.Period.Microseconds(), lim.Rate))
 	if err != nil {
 		return nil, err
 	}
 	return &FixedWindow{l}, nil
-}
-
-// window is what the window modes share. Their keys are named after the period as well: under one name, limits of
-// different periods would end each other's windows.
-type window struct {
-	limit limit.Limit
-	name  string // the suffix
-}
-
-func newWindow(version string, lim limit.Limit) window {
-	return window{lim, version + ":" + strconv.FormatInt(lim.Period.Milliseconds(), 10)}
-}
-
-func (w window) suffix() string { return w.name }
-
-type fixedWindow struct{ window }
-
-func (m fixedWindow) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	return decideWindow(ctx, c, fixedWindowScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, m.limit, costs)
 }

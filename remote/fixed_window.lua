@@ -11,19 +11,13 @@
 -- end. The window is chosen by the clock of this server: clients with clocks of their own would count in different
 -- windows. A call that counts nothing writes nothing.
 
-local function clock()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
-local function text(x) return string.format('%.0f', x) end
-
 local length, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 if not (length and limit and #KEYS == 1) or length < 1 then
   return redis.error_reply('ERR hybrid: bad arguments')
 end
 
-local now = clock()
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local lag, changed = 0, false
 local start = now - math.fmod(now, length)
 local count = 0
@@ -43,8 +37,8 @@ if exists then
 end
 
 local left = math.max(0, limit - count)
-local reply = {text(left)}
-local wait = text(start + length - now + lag)
+local reply = {left}
+local wait = start + length - now + lag
 for i = 3, #ARGV, 2 do
   local cost, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   if cost > 0 then
@@ -52,16 +46,16 @@ for i = 3, #ARGV, 2 do
     left, count = left - n * cost, count + n * cost
     changed = changed or n > 0
   end
-  reply[#reply + 1] = text(n)
+  reply[#reply + 1] = n
   reply[#reply + 1] = wait
   reply[#reply + 1] = wait
 end
 
 if changed then
-  redis.call('HSET', KEYS[1], 's', text(start), 'c', text(count))
+  redis.call('HSET', KEYS[1], 's', start, 'c', count)
 end
 -- A key without a time to live (PERSIST, or made by hand) is healed by whoever comes across it.
 if changed or (exists and redis.call('PTTL', KEYS[1]) == -1) then
-  redis.call('PEXPIRE', KEYS[1], text(math.max(1, math.ceil((start + length - now + lag) / 1000))))
+  redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil((start + length - now + lag) / 1000)))
 end
 return reply

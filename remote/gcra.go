@@ -37,6 +37,8 @@ func NewGCRA(rdb Client, lim limit.Limit, opts Options) (*GCRA, error) {
 		if m.rate.Span(int64(lim.Burst)) > maxGCRA {
 			return nil, fmt.Errorf("%w: Burst %d takes too long to refill at %d per %v for a GCRA; lower it or use a token bucket", limit.ErrInvalid, lim.Burst, lim.Rate, lim.Period)
 		}
+		us, frac := m.rate.Units(int64(lim.Burst))
+		m.args = []any{m.rate.Tokens, us, frac}
 	}
 	l, err := newLimiter(rdb, lim, opts, m)
 	if err != nil {
@@ -48,23 +50,24 @@ func NewGCRA(rdb Client, lim limit.Limit, opts Options) (*GCRA, error) {
 type gcra struct {
 	limit limit.Limit
 	rate  bucket.Rate
+	args  []any // of the script, before the costs
 }
 
 func (gcra) suffix() string { return "gc1" }
 
 func (m gcra) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	args := make([]any, 0, 3+3*len(costs))
-	us, frac := m.rate.Units(int64(m.limit.Burst))
-	args = append(args, m.rate.Tokens, us, frac)
+	args := make([]any, 0, len(m.args)+3*len(costs))
+	args = append(args, m.args...)
 	for _, c := range costs {
 		us, frac := m.rate.Units(int64(c.Cost))
 		args = append(args, us, frac, c.Count)
 	}
-	reply, err := c.run(ctx, gcraScript, key, args)
+	reply, err := c.run(ctx, gcraScript, key, args, nil)
 	if err != nil {
 		return nil, err
 	}
-	n, err := integers(reply, 4+len(costs))
+	var few few
+	n, err := integers(few[:0], reply, 4+len(costs))
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,6 @@
 -- Invariants: tat - now <= burst; 0 <= frac < r. Times are integers below 2^53, so every sum is exact. A call that
 -- charges nothing writes nothing.
 
-local function clock()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
-local function text(x) return string.format('%.0f', x) end
-
 local r, bus, bfr = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if not (r and bus and bfr and #KEYS == 1) or r < 1 then
   return redis.error_reply('ERR hybrid: bad arguments')
@@ -30,7 +23,8 @@ local function sub(aus, afr, us, fr)
   return aus - us, afr - fr
 end
 
-local now = clock()
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local lag, changed = 0, false
 local rus, rfr = bus, bfr -- the room: the burst less what tat lies ahead of now
 
@@ -53,7 +47,7 @@ if s then
   end
 end
 
-local reply = {text(now), text(lag), '', ''}
+local reply = {now, lag, 0, 0}
 for i = 4, #ARGV, 3 do
   local us, fr, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local admitted = 0
@@ -66,13 +60,13 @@ for i = 4, #ARGV, 3 do
     end
     changed = changed or admitted > 0
   end
-  reply[#reply + 1] = text(admitted)
+  reply[#reply + 1] = admitted
 end
-reply[3], reply[4] = text(rus), text(rfr)
+reply[3], reply[4] = rus, rfr
 
 if changed then
   local us, fr = sub(bus, bfr, rus, rfr)
-  redis.call('SET', KEYS[1], text(now + us) .. ' ' .. text(fr))
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil((us + 1 + lag) / 1000)))
+  local ttl = math.ceil((us + 1 + lag) / 1000)
+  redis.call('SET', KEYS[1], string.format('%.0f %.0f', now + us, fr), 'PX', ttl)
 end
 return reply

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"time"
 
 	"github.com/hybridlimit/hybrid/internal/flight"
 	"github.com/hybridlimit/hybrid/lease"
@@ -84,55 +83,4 @@ func (l *Limiter) reset(ctx context.Context, key string, f func(ctx context.Cont
 		return ctx.Err()
 	}
 	return unavailable(l.opts.Prefix, err)
-}
-
-// appendCosts adds runs to the arguments of a script.
-func appendCosts(args []any, costs []lease.Run) []any {
-	for _, c := range costs {
-		args = append(args, c.Cost, c.Count)
-	}
-	return args
-}
-
-// decideWindow runs one of the three window scripts, which have the same reply: tokens left before the call, and for
-// each run the requests admitted, the wait of a refused one and the time until all is available again.
-func decideWindow(ctx context.Context, c conn, s script, key string, args []any, lim limit.Limit, costs []lease.Run) ([]lease.Paid, error) {
-	reply, err := c.run(ctx, s, key, appendCosts(args, costs))
-	if err != nil {
-		return nil, err
-	}
-	n, err := integers(reply, 1+3*len(costs))
-	if err != nil {
-		return nil, err
-	}
-	if n[0] < 0 || n[0] > int64(lim.Rate) {
-		return nil, badReply("more left than the limit, or less than nothing")
-	}
-	left := int(n[0])
-	paid := make([]lease.Paid, len(costs))
-	for i, c := range costs {
-		fit := c.Count
-		if c.Cost > 0 {
-			fit = min(fit, left/c.Cost)
-		}
-		wait, reset := n[2+3*i], n[3+3*i]
-		if n[1+3*i] != int64(fit) || wait < 0 || reset < 0 {
-			return nil, badReply("not what is left for the request")
-		}
-		p := &paid[i]
-		p.Cost, p.Admitted = c.Cost, fit
-		p.Allowed = limit.Result{
-			Verdict:    limit.Verdict{Allowed: true, Origin: limit.Remote},
-			Remaining:  left - c.Cost,
-			ResetAfter: limit.Micros(reset),
-		}
-		left -= fit * c.Cost
-		p.Denied = limit.Result{
-			Verdict:    limit.Verdict{Origin: limit.Remote},
-			Remaining:  left,
-			RetryAfter: max(limit.Micros(wait), time.Microsecond),
-			ResetAfter: limit.Micros(reset),
-		}
-	}
-	return paid, nil
 }

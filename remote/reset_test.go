@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
 
@@ -51,4 +52,20 @@ func TestRESET02_OtherProcessesSeeIt(t *testing.T) {
 			r.t.Errorf("%d admitted after the reset, want 5", got)
 		}
 	})
+}
+
+// Unlimited and Blocked have no rate to refill a bucket by, and no bucket: there is nothing to reset, and nothing is sent.
+func TestResetWithoutABucket(t *testing.T) {
+	for _, lim := range []limit.Limit{limit.Unlimited(), limit.Blocked()} {
+		l, err := remote.NewTokenBucket(unreachable(), lim, remote.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Reset(ctx, "k"); err != nil {
+			t.Errorf("%v: %v", lim, err)
+		}
+		if err := l.Reset(ctx, ""); err == nil {
+			t.Errorf("%v: no error for an empty key", lim)
+		}
+	}
 }

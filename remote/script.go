@@ -11,17 +11,15 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/hybridlimit/hybrid/internal/flight"
+	"github.com/hybridlimit/hybrid/lease"
 )
 
-// script is the source of a Lua script and the name that Redis knows it by.
-type script struct {
-	source string
-	sha    string
-}
+// script is a Lua script: how a command begins that runs it by the name which Redis knows it by, or by its source.
+type script struct{ byName, bySource [2]any }
 
 func newScript(source string) script {
 	sum := sha1.Sum([]byte(source))
-	return script{source, hex.EncodeToString(sum[:])}
+	return script{[2]any{"evalsha", hex.EncodeToString(sum[:])}, [2]any{"eval", source}}
 }
 
 // command is a redis.Cmd that the client must not repeat. By default go-redis repeats a command whose reply was lost,
@@ -31,15 +29,15 @@ type command struct{ *redis.Cmd }
 
 func (command) NoRetry() bool { return true }
 
-// call is one script for one key.
-func (s script) call(ctx context.Context, verb, key string, args []any) command {
-	all := make([]any, 0, 4+len(args))
-	id := s.sha
-	if verb == "eval" {
-		id = s.source
+// call runs a script on one key, by its name or by its source. Its arguments are args and the runs of costs.
+func call(ctx context.Context, script [2]any, key string, args []any, costs []lease.Run) command {
+	all := make([]any, 0, 4+len(args)+2*len(costs))
+	all = append(all, script[0], script[1], 1, key)
+	all = append(all, args...)
+	for _, c := range costs {
+		all = append(all, c.Cost, c.Count)
 	}
-	all = append(all, verb, id, 1, key)
-	cmd := command{redis.NewCmd(ctx, append(all, args...)...)}
+	cmd := command{redis.NewCmd(ctx, all...)}
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -71,21 +69,22 @@ func newConn(rdb Client) conn {
 	return conn{rdb, !attentive}
 }
 
-// run runs a script on one key and returns its reply. ctx must have a deadline. Errors are as the client gave them.
-func (c conn) run(ctx context.Context, s script, key string, args []any) ([]any, error) {
-	verb := "evalsha"
+// run runs a script on one key, see call, and returns its reply. ctx must have a deadline. Errors are as the client gave
+// them.
+func (c conn) run(ctx context.Context, s script, key string, args []any, costs []lease.Run) ([]any, error) {
+	script := s.byName
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		cmd := s.call(ctx, verb, key, args)
+		cmd := call(ctx, script, key, args, costs)
 		err := c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })
 		if err == nil {
 			return cmd.Slice()
 		}
 		switch classify(err) {
 		case noScript: // a new server, a restart, a failover, SCRIPT FLUSH
-			if verb == "eval" {
+			if script == s.bySource {
 				return nil, err
 			}
-			verb = "eval"
+			script = s.bySource
 			continue
 		case notExecuted:
 		default:
@@ -127,31 +126,20 @@ func (c conn) remove(ctx context.Context, key string) error {
 	return c.await(ctx, func() error { return c.rdb.Process(ctx, cmd) })
 }
 
-// integer reads a number of a reply, which scripts send as text because Redis would cut it to an integer and Lua to 14
-// digits.
-func integer(v any) (int64, bool) {
-	switch v := v.(type) {
-	case string:
-		n, err := strconv.ParseInt(v, 10, 64)
-		return n, err == nil
-	case int64:
-		return v, true
-	}
-	return 0, false
-}
-
-// integers reads a reply of exactly n numbers.
-func integers(reply []any, n int) ([]int64, error) {
+// integers appends a reply of exactly n numbers to out.
+func integers(out []int64, reply []any, n int) ([]int64, error) {
 	if len(reply) != n {
 		return nil, badReply(strconv.Itoa(len(reply)) + " elements instead of " + strconv.Itoa(n))
 	}
-	out := make([]int64, n)
 	for i, v := range reply {
-		x, ok := integer(v)
+		x, ok := v.(int64)
 		if !ok {
 			return nil, badReply("element " + strconv.Itoa(i) + " is no integer")
 		}
-		out[i] = x
+		out = append(out, x)
 	}
 	return out, nil
 }
+
+// few is the room that the numbers of most replies need, so that reading them allocates nothing.
+type few [16]int64

@@ -1,10 +1,8 @@
 package remote
 
 import (
-	"context"
 	_ "embed"
 
-	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -26,17 +24,10 @@ func NewSlidingCounter(rdb Client, lim limit.Limit, opts Options) (*SlidingCount
 	if err := lim.ValidateCounter(); err != nil {
 		return nil, err
 	}
-	l, err := newLimiter(rdb, lim, opts, slidingCounter{newWindow("sc1", lim)})
+	unit := lim.CounterUnit()
+	l, err := newLimiter(rdb, lim, opts, newWindow("sc1", slidingCounterScript, lim, int64(lim.Period/unit), lim.Rate, unit.Microseconds()))
 	if err != nil {
 		return nil, err
 	}
 	return &SlidingCounter{l}, nil
-}
-
-type slidingCounter struct{ window }
-
-func (m slidingCounter) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	unit := m.limit.CounterUnit()
-	args := []any{int64(m.limit.Period / unit), m.limit.Rate, unit.Microseconds()}
-	return decideWindow(ctx, c, slidingCounterScript, key, args, m.limit, costs)
 }

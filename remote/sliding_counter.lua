@@ -12,13 +12,6 @@
 -- integers: limit * length stays below 2^53, which is why the unit is a millisecond for windows of a second and more.
 -- A call that counts nothing writes nothing.
 
-local function clock()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
-local function text(x) return string.format('%.0f', x) end
-
 local length, limit, unit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if not (length and limit and unit and #KEYS == 1) or length < 1 or unit < 1 then
   return redis.error_reply('ERR hybrid: bad arguments')
@@ -27,7 +20,8 @@ end
 -- div is floor(a / b) for a >= 0, exactly.
 local function div(a, b) return (a - math.fmod(a, b)) / b end
 
-local us = clock()
+local time = redis.call('TIME')
+local us = time[1] * 1000000 + time[2]
 local lag, changed = 0, false
 local now = div(us, unit)
 local start = now - math.fmod(now, length)
@@ -64,7 +58,7 @@ local function wait(cost)
   return (now + units) * unit - us + lag
 end
 
-local reply = {text(left())}
+local reply = {left()}
 for i = 4, #ARGV, 2 do
   local cost, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   local admitted = n
@@ -76,13 +70,13 @@ for i = 4, #ARGV, 2 do
   local reset = 0
   if c > 0 then reset = (start + 2 * length) * unit - us + lag
   elseif b > 0 then reset = (start + length) * unit - us + lag end
-  reply[#reply + 1] = text(admitted)
-  reply[#reply + 1] = text(admitted < n and wait(cost) or 0)
-  reply[#reply + 1] = text(reset)
+  reply[#reply + 1] = admitted
+  reply[#reply + 1] = admitted < n and wait(cost) or 0
+  reply[#reply + 1] = reset
 end
 
 if changed then
-  redis.call('HSET', KEYS[1], 's', text(start), 'c', text(c), 'b', text(b))
-  redis.call('PEXPIRE', KEYS[1], text(math.max(1, math.ceil(((start + 2 * length) * unit - us + lag) / 1000))))
+  redis.call('HSET', KEYS[1], 's', start, 'c', c, 'b', b)
+  redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil(((start + 2 * length) * unit - us + lag) / 1000)))
 end
 return reply

@@ -1,11 +1,9 @@
 package remote
 
 import (
-	"context"
 	_ "embed"
 	"fmt"
 
-	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -33,15 +31,9 @@ func NewSlidingLog(rdb Client, lim limit.Limit, opts Options) (*SlidingLog, erro
 	if lim.Rate > MaxLog {
 		return nil, fmt.Errorf("%w: Rate %d is too large for a log of each token; at most %d, or use another algorithm", limit.ErrInvalid, lim.Rate, MaxLog)
 	}
-	l, err := newLimiter(rdb, lim, opts, slidingLog{newWindow("sl1", lim)})
+	l, err := newLimiter(rdb, lim, opts, newWindow("sl1", slidingLogScript, lim, lim.Period.Microseconds(), lim.Rate))
 	if err != nil {
 		return nil, err
 	}
 	return &SlidingLog{l}, nil
-}
-
-type slidingLog struct{ window }
-
-func (m slidingLog) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	return decideWindow(ctx, c, slidingLogScript, key, []any{m.limit.Period.Microseconds(), m.limit.Rate}, m.limit, costs)
 }

@@ -12,13 +12,6 @@
 -- live. Numbers and not times are the members: two tokens of the same microsecond would be one member. An entry aged
 -- exactly the length is gone. A call that admits nothing writes nothing: it does not even trim.
 
-local function clock()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
-local function text(x) return string.format('%.0f', x) end
-
 local length, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 if not (length and limit and #KEYS == 1) or length < 1 then
   return redis.error_reply('ERR hybrid: bad arguments')
@@ -32,12 +25,13 @@ local function flush()
   pending = {}
 end
 local function add(member, score)
-  pending[#pending + 1] = text(score)
+  pending[#pending + 1] = score
   pending[#pending + 1] = member
   if #pending >= 2000 then flush() end
 end
 
-local now = clock()
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local lag, changed = 0, false
 local newest, number = nil, 0
 
@@ -57,7 +51,7 @@ if last[1] then
   end
 end
 
-local since = '(' .. text(now - length)
+local since = string.format('(%.0f', now - length)
 local live = 0
 if newest then live = redis.call('ZCOUNT', KEYS[1], since, '+inf') end
 local gone = newest and redis.call('ZCARD', KEYS[1]) - live or 0
@@ -74,7 +68,7 @@ local function wait(cost, count)
 end
 
 local count = live
-local reply = {text(math.max(0, limit - count))}
+local reply = {math.max(0, limit - count)}
 for i = 3, #ARGV, 2 do
   local cost, n = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   local admitted = n
@@ -83,9 +77,9 @@ for i = 3, #ARGV, 2 do
     count = count + admitted * cost
     if admitted > 0 then newest = now end
   end
-  reply[#reply + 1] = text(admitted)
-  reply[#reply + 1] = text(admitted < n and wait(cost, count) or 0)
-  reply[#reply + 1] = text(count > 0 and newest + length - now + lag or 0)
+  reply[#reply + 1] = admitted
+  reply[#reply + 1] = admitted < n and wait(cost, count) or 0
+  reply[#reply + 1] = count > 0 and newest + length - now + lag or 0
 end
 
 if count > live then
@@ -95,10 +89,10 @@ if count > live then
   end
   flush()
   -- Not before: after a first write Redis lets a script go on though the memory is full.
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text(now - length))
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - length)
   changed = true
 end
 if changed then
-  redis.call('PEXPIRE', KEYS[1], text(math.max(1, math.ceil((newest + length - now + lag) / 1000))))
+  redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil((newest + length - now + lag) / 1000)))
 end
 return reply

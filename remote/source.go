@@ -80,8 +80,11 @@ func (s *Source) key(key string) string { return redisKey(s.opts.Prefix, key, to
 
 // acquire sends one request.
 func (s *Source) acquire(ctx context.Context, req *lease.Request) lease.Grant {
-	g, err := askBucket(ctx, s.conn, s.key(req.Key), req)
-	return s.grant(g, err)
+	reply, err := s.conn.run(ctx, tokenBucketScript, s.key(req.Key), bucketArgs(req), req.Costs)
+	if err != nil {
+		return s.grant(lease.Grant{}, err)
+	}
+	return s.grant(readGrant(reply, req))
 }
 
 // grant is g, or says why there is none.
@@ -118,7 +121,7 @@ func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Reques
 	pipe := s.conn.rdb.Pipeline()
 	cmds := make([]command, len(reqs))
 	for _, i := range send {
-		cmds[i] = tokenBucketScript.call(ctx, "evalsha", s.key(reqs[i].Key), bucketArgs(&reqs[i]))
+		cmds[i] = call(ctx, tokenBucketScript.byName, s.key(reqs[i].Key), bucketArgs(&reqs[i]), reqs[i].Costs)
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	failed := s.conn.await(ctx, func() error {

@@ -33,7 +33,11 @@ func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, er
 	if err := lim.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := newLimiter(rdb, lim, opts, tokenBucket{lim})
+	m := tokenBucket{limit: lim}
+	if lim.Rate > 0 {
+		m.args = bucketArgs(&lease.Request{Limit: lim})
+	}
+	l, err := newLimiter(rdb, lim, opts, m)
 	if err != nil {
 		return nil, err
 	}
@@ -43,49 +47,50 @@ func NewTokenBucket(rdb Client, lim limit.Limit, opts Options) (*TokenBucket, er
 // Reset makes the bucket of key full. Leases of it are void as soon as their holders ask again, at the latest when they
 // end; until then what they hold may be used once more. An unknown key is no error.
 func (b *TokenBucket) Reset(ctx context.Context, key string) error {
+	if b.limit.Rate == 0 { // Unlimited and Blocked have no bucket
+		return b.limit.Admit(key, 0)
+	}
 	return b.reset(ctx, key, func(ctx context.Context, redisKey string) error {
 		return resetBucket(ctx, b.conn, redisKey, b.limit)
 	})
 }
 
-type tokenBucket struct{ limit limit.Limit }
+type tokenBucket struct {
+	limit limit.Limit
+	args  []any // of the script, before the costs
+}
 
 func (tokenBucket) suffix() string { return tokenBucketSuffix }
 
 func (m tokenBucket) decide(ctx context.Context, c conn, key string, costs []lease.Run) ([]lease.Paid, error) {
-	g, err := askBucket(ctx, c, key, &lease.Request{Limit: m.limit, Costs: costs})
+	reply, err := c.run(ctx, tokenBucketScript, key, m.args, costs)
+	if err != nil {
+		return nil, err
+	}
+	g, err := readGrant(reply, &lease.Request{Limit: m.limit, Costs: costs})
 	if err != nil {
 		return nil, err
 	}
 	return g.Pay(m.limit, costs, 0), nil
 }
 
-// askBucket runs the script for one request.
-func askBucket(ctx context.Context, c conn, key string, req *lease.Request) (lease.Grant, error) {
-	reply, err := c.run(ctx, tokenBucketScript, key, bucketArgs(req))
-	if err != nil {
-		return lease.Grant{}, err
-	}
-	return readGrant(reply, req)
-}
-
 // resetBucket runs the script that makes a bucket full.
 func resetBucket(ctx context.Context, c conn, key string, lim limit.Limit) error {
 	rate := bucket.NewRate(int64(lim.Rate), lim.Period.Microseconds())
-	_, err := c.run(ctx, resetScript, key, []any{rate.Tokens, rate.Micros, lim.Burst})
+	_, err := c.run(ctx, resetScript, key, []any{rate.Tokens, rate.Micros, lim.Burst}, nil)
 	return err
 }
 
-// bucketArgs are the arguments of the token bucket script for a request.
+// bucketArgs are the arguments of the token bucket script for a request, but for its costs.
 func bucketArgs(req *lease.Request) []any {
 	rate := bucket.NewRate(int64(req.Limit.Rate), req.Limit.Period.Microseconds())
 	h := &req.Lease
-	args := make([]any, 0, 16+2*len(req.Costs))
+	args := make([]any, 0, 16)
 	args = append(args, rate.Tokens, rate.Micros, req.Limit.Burst, req.Slack, req.Credit, h.ID)
 	if h.ID != "" {
 		args = append(args, h.Seq, h.Used, h.Held, h.Want, h.Demand, h.Epoch, h.Expiry, h.MaxLeased, h.TTL.Microseconds(), h.Dry)
 	}
-	return appendCosts(args, req.Costs)
+	return args
 }
 
 const (
@@ -97,14 +102,15 @@ const (
 	maxLag   = 5_000_000
 )
 
-// readGrant reads the reply to bucketArgs. Whatever no bucket answers to this request is an error: a token more than
+// readGrant reads the reply to a request. Whatever no bucket answers to this request is an error: a token more than
 // was asked for would be spent.
 func readGrant(reply []any, req *lease.Request) (lease.Grant, error) {
 	costs, h := req.Costs, &req.Lease
 	if len(reply) == bucketReply {
 		costs = nil // stale or reset: nothing was decided
 	}
-	n, err := integers(reply, bucketReply+len(costs))
+	var few few
+	n, err := integers(few[:0], reply, bucketReply+len(costs))
 	if err != nil {
 		return lease.Grant{}, err
 	}

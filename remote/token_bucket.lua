@@ -22,19 +22,9 @@
 --
 -- Invariants, at every instant: n <= max(0, burst - max(0, o - slack)), f = 0 where n is at that cap, and what the
 -- processes hold is never more than o. So no more than burst + slack can be spent at once, nor burst + slack + rate * W
--- in a time W. All numbers are integers below 2^53 and all sums exact. tostring() keeps only 14 digits, so numbers go in
--- and out through text(). A call that charges, lends, settles and ends nothing writes nothing, unless it is refused
--- under another limit than the stored one, or the clock was set back.
-
-local function clock()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2])
-end
-
-local function text(x)
-  if x == 0 then return '0' end -- most of them are
-  return string.format('%.0f', x)
-end
+-- in a time W. All numbers are integers below 2^53 and all sums exact. Redis takes such numbers as they are, in commands
+-- and in the reply; tostring() would keep only 14 digits. A call that charges, lends, settles and ends nothing writes
+-- nothing, unless it is refused under another limit than the stored one, or the clock was set back.
 
 local unpack = table.unpack or unpack
 
@@ -59,7 +49,8 @@ end
 local limit = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 
 -- The state of a bucket that was never used, or is full again and gone.
-local now, lag = clock(), 0
+local time = redis.call('TIME')
+local now, lag = time[1] * 1000000 + time[2], 0
 local n, f, t = burst, 0, now
 local R, P, B = r, p, burst -- the stored limit
 local e, z, m = now, 0, 0
@@ -68,17 +59,21 @@ local entry = false
 local changed, leased = false, false
 local other = false -- the limit differs from the stored one
 
-local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'z', 'o', 'd', 'c', 'x', 'y', '@' .. id, 'm')
+local s = redis.call('HMGET', KEYS[1], 'n', 'f', 't', 'L', 'e', 'm', 'o')
 if s[1] or s[3] or s[5] or redis.call('EXISTS', KEYS[1]) == 1 then
-  n, f, t, e = tonumber(s[1] or ''), tonumber(s[2] or ''), tonumber(s[3] or ''), tonumber(s[5] or '')
-  local a, b, g = r, p, burst
-  if s[4] ~= limit then a, b, g = string.match(s[4] or '', '^(%d+) (%d+) (%d+)$') end
-  if not (n and f and t and e and a) then
+  n, f, t, e, m = tonumber(s[1] or ''), tonumber(s[2] or ''), tonumber(s[3] or ''), tonumber(s[5] or ''), tonumber(s[6] or 0)
+  if s[4] ~= limit then
+    local a, b, g = string.match(s[4] or '', '^(%d+) (%d+) (%d+)$')
+    R, P, B, other = tonumber(a or ''), tonumber(b or ''), tonumber(g or ''), true
+  end
+  if not (n and f and t and e and R) then
     return redis.error_reply('FOREIGN not a token bucket of this version')
   end
-  R, P, B, z, m = tonumber(a), tonumber(b), tonumber(g), tonumber(s[6] or 0), tonumber(s[13] or 0)
-  o, d, c, x, y = tonumber(s[7] or 0), tonumber(s[8] or 0), tonumber(s[9] or 0), tonumber(s[10] or 0), tonumber(s[11] or 0)
-  entry, leased = s[12], s[7] and true
+  if s[7] then -- only a bucket that has lent has the rest
+    local l = redis.call('HMGET', KEYS[1], 'd', 'c', 'x', 'y', 'z', '@' .. id)
+    o, d, c, x, y = tonumber(s[7]), tonumber(l[1] or 0), tonumber(l[2] or 0), tonumber(l[3] or 0), tonumber(l[4] or 0)
+    z, entry, leased = tonumber(l[5] or 0), l[6], true
+  end
 end
 
 -- cap is what the bucket may hold of a burst while o tokens are lent.
@@ -106,33 +101,33 @@ local function refill(to)
   end
 end
 
-local function split(text) -- sequence, granted, used, demand, expiry
-  local q, g, u, w, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  return tonumber(q), tonumber(g), tonumber(u), tonumber(w), tonumber(at)
-end
+-- What only leases need. Making it takes long enough to spare the calls that have none.
+local write, dead, split, join, entries, send
+if leased or id ~= '' then
+  write, dead = {}, {}
 
-local function join(q, g, u, w, at)
-  return text(q) .. ' ' .. text(g) .. ' ' .. text(u) .. ' ' .. text(w) .. ' ' .. text(at)
-end
-
--- entries lists all entries: name, sequence, granted, used, demand, expiry.
-local function entries()
-  local all, list = redis.call('HGETALL', KEYS[1]), {}
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == '@' then
-      local q, g, u, w, at = split(all[i + 1])
-      if q then list[#list + 1] = {all[i], q, g, u, w, at} end
-    end
+  function split(text) -- sequence, granted, used, demand, expiry
+    local q, g, u, w, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+    return tonumber(q), tonumber(g), tonumber(u), tonumber(w), tonumber(at)
   end
-  return list
-end
 
--- send gives a command the whole list, in parts, because a function takes a few thousand arguments at most.
-local function send(command, list)
-  for i = 1, #list, 1000 do redis.call(command, KEYS[1], unpack(list, i, math.min(i + 999, #list))) end
-end
+  function join(q, g, u, w, at) return string.format('%.0f %.0f %.0f %.0f %.0f', q, g, u, w, at) end
 
-local write, dead = {}, {}
+  function entries() -- all of them: name, sequence, granted, used, demand, expiry
+    local all, list = redis.call('HGETALL', KEYS[1]), {}
+    for i = 1, #all, 2 do
+      if string.sub(all[i], 1, 1) == '@' then
+        local q, g, u, w, at = split(all[i + 1])
+        if q then list[#list + 1] = {all[i], q, g, u, w, at} end
+      end
+    end
+    return list
+  end
+
+  function send(command, list) -- in parts, because a function takes a few thousand arguments at most
+    for i = 1, #list, 1000 do redis.call(command, KEYS[1], unpack(list, i, math.min(i + 999, #list))) end
+  end
+end
 
 -- 1  Time. A clock that was set back moves the whole bucket with it and mints nothing. It has to be stored: a bucket
 --    that only denies would stand still until the old time comes round again.
@@ -178,8 +173,8 @@ if x > 0 and now >= x then
   changed = true
 end
 refill(now)
-if s[4] and limit ~= s[4] then -- the limit has changed: whole tokens are kept, a started one is scaled down
-  f, other = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15))), true
+if other then -- whole tokens are kept, a started one is scaled down
+  f = math.min(p - 1, math.floor(f / P * p * (1 - 1e-15)))
   if B > burst then m = math.max(m, B) end
 end
 
@@ -199,7 +194,7 @@ if id ~= '' then
     status = 2
   end
   if status ~= 0 then
-    return {text(status), text(now), text(lag), text(e), '0', '0', text(n), text(f), text(o), text(c), '0'}
+    return {status, now, lag, e, 0, 0, n, f, o, c, 0}
   end
   if entry then
     if g > u or w > 0 then c = c - 1 end -- counted again below
@@ -217,7 +212,8 @@ if id ~= '' then
   end
   d, w = d - w + demand, demand
 end
-if n >= cap(burst) then n, f = cap(burst), 0 end
+local top = cap(burst)
+if n >= top then n, f = top, 0 end
 
 -- Tokens lent that the caller does not hold any more come back: it gave them up before it asked, or they were granted
 -- by a reply that it never got and will not accept now. Before the costs, so that nobody is refused for their sake.
@@ -248,7 +244,7 @@ for i = runs, #ARGV, 2 do
     changed = changed or k > 0 or other
     scarce = scarce or k < count
   end
-  admitted[#admitted + 1] = text(k)
+  admitted[#admitted + 1] = k
 end
 
 -- 7  The next lease.
@@ -280,20 +276,19 @@ end
 --    same. What is lent keeps its place free until the lease has ended, so that much may have to be refilled after the
 --    last one. If other limits are in use it must be full by the largest of them: a key that is gone is full for
 --    everybody. And a second longer, so that a holder's last request finds it.
-local level, started, time, age = text(n), text(f), text(now), text(e)
 if changed then
-  send('HDEL', dead)
-  redis.call('HSET', KEYS[1], 'n', level, 'f', started, 't', time, 'L', limit, 'e', age)
-  if z > 0 then redis.call('HSET', KEYS[1], 'z', text(z)) end
-  if other and m > 0 then redis.call('HSET', KEYS[1], 'm', text(m)) end
+  if leased then send('HDEL', dead) end
+  redis.call('HSET', KEYS[1], 'n', n, 'f', f, 't', now)
+  if other or not s[1] then redis.call('HSET', KEYS[1], 'L', limit, 'e', e) end
+  if other and m > 0 then redis.call('HSET', KEYS[1], 'm', m) end
   if leased then
-    redis.call('HSET', KEYS[1], 'o', text(o), 'd', text(d), 'c', text(c), 'x', text(x), 'y', text(y))
+    redis.call('HSET', KEYS[1], 'o', o, 'd', d, 'c', c, 'x', x, 'y', y)
+    if z > 0 then redis.call('HSET', KEYS[1], 'z', z) end
     send('HSET', write)
   end
   local needed = math.ceil(math.max((math.max(burst, m) - n) * p / r, y - now + o * p / r)) + lag
-  redis.call('PEXPIRE', KEYS[1], text(math.ceil(math.min(needed, 9007199254740992) / 1000) + 1000))
+  redis.call('PEXPIRE', KEYS[1], math.ceil(math.min(needed, 9007199254740992) / 1000) + 1000)
 end
 
 -- 10
-return {text(status), time, text(lag), age, text(g), text(renewed), level, started, text(o), text(c),
-  scarce and '1' or '0', unpack(admitted)}
+return {status, now, lag, e, g, renewed, n, f, o, c, scarce and 1 or 0, unpack(admitted)}

@@ -20,12 +20,14 @@ import (
 	"github.com/hybridlimit/hybrid/limit"
 )
 
-// Send decides the runs of one batch: one Paid for each. Its context ends when the callers of the batch give up.
+// Send decides the runs of one batch: one Paid for each. Its context ends when the callers of the batch give up or have
+// their answer.
 type Send func(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error)
 
 // Group joins callers by key. Make it with New.
 type Group struct {
 	timeout time.Duration
+	late    error // of a call that takes longer
 	flights singleflight.Group
 
 	mu   sync.Mutex
@@ -39,18 +41,38 @@ type Group struct {
 // round trip longer than half of the timeout would make every other call fail, and its callers with it: they come when
 // the call before is sent, and so have waited a round trip when theirs is.
 func New(timeout time.Duration) *Group {
-	return &Group{timeout: timeout, open: make(map[string][]*batch)}
+	late := fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, timeout)
+	return &Group{timeout: timeout, late: late, open: make(map[string][]*batch)}
 }
 
-// batch is what one call carries.
+// batch is what one call carries. It is also the context of that call, which ends when nobody waits for it any more: a
+// context made for the purpose would have a second timer that ends at the same time.
 type batch struct {
-	costs []lease.Run // guarded by Group.mu until the batch is cut
-	timer *time.Timer // when its callers give up
+	costs []lease.Run  // guarded by Group.mu until the batch is cut
+	one   [1]lease.Run // where costs begins: most batches have one run
+
+	timer    *time.Timer // when its callers give up
+	deadline time.Time   // the same, set when the batch is cut
+	late     error       // what they are told then
 
 	once sync.Once
 	done chan struct{} // closed when paid and err are set, which then never change
 	paid []lease.Paid
 	err  error
+}
+
+func (b *batch) Deadline() (time.Time, bool) { return b.deadline, true }
+func (b *batch) Done() <-chan struct{}       { return b.done }
+func (b *batch) Value(any) any               { return nil }
+
+func (b *batch) Err() error {
+	switch {
+	case !b.settled():
+		return nil
+	case b.err == b.late:
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
 }
 
 // settle pays the callers or tells them why not; only the first call counts.
@@ -120,10 +142,9 @@ func (g *Group) Start(key string, send Send) bool {
 
 // openLocked adds an empty batch behind those of the key.
 func (g *Group) openLocked(key string) *batch {
-	b := &batch{done: make(chan struct{})}
-	b.timer = time.AfterFunc(g.timeout, func() {
-		b.settle(nil, fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, g.timeout))
-	})
+	b := &batch{done: make(chan struct{}), late: g.late}
+	b.costs = b.one[:0]
+	b.timer = time.AfterFunc(g.timeout, func() { b.settle(nil, b.late) })
 	g.open[key] = append(g.open[key], b)
 	return b
 }
@@ -178,15 +199,14 @@ func (g *Group) sendOldest(key string, send Send) {
 	if b == nil {
 		return
 	}
+	b.deadline = time.Now().Add(g.timeout)
 	b.timer.Reset(g.timeout)
-	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
-	defer cancel()
 	// Again for the end of this goroutine, which need not be that of b.
 	defer b.settle(nil, errEnded)
 	var paid []lease.Paid
 	// singleflight would raise a panic again in every goroutine that joined and so take the process down.
 	err := Guard(func() (err error) {
-		paid, err = send(ctx, key, b.costs)
+		paid, err = send(b, key, b.costs)
 		return err
 	})
 	b.settle(paid, err)

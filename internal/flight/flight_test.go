@@ -313,6 +313,37 @@ func TestEachCallHasTheWholeTimeout(t *testing.T) {
 	})
 }
 
+// The context of a call is good until its callers have an answer, be it that there is none.
+func TestContextOfACall(t *testing.T) {
+	each(t, &bucket{takes: 40 * time.Millisecond, level: 10}, func(t *testing.T, c *callers, b *bucket, caller context.Context) {
+		var call, derived context.Context
+		c.send = func(ctx context.Context, key string, costs []lease.Run) ([]lease.Paid, error) {
+			var cancel context.CancelFunc
+			call = ctx
+			derived, cancel = context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			paid, err := b.send(derived, key, costs)
+			if want := map[bool]error{true: context.DeadlineExceeded}[err != nil]; ctx.Err() != want || derived.Err() != want {
+				t.Errorf("%v, derived %v in a call that ends with %v; want %v", ctx.Err(), derived.Err(), err, want)
+			}
+			return paid, err
+		}
+		c.ask(caller, 1)
+		c.wg.Wait()
+		time.Sleep(timeout) // a context that has ended does not change its mind
+		if call.Err() != context.Canceled {
+			t.Errorf("%v after the answer, want %v", call.Err(), context.Canceled)
+		}
+		b.takes = time.Hour
+		late := c.ask(caller, 1)
+		c.wg.Wait()
+		late.wantErr(t, limit.ErrUnavailable, timeout)
+		if call.Err() != context.DeadlineExceeded {
+			t.Errorf("%v after the time is up, want %v", call.Err(), context.DeadlineExceeded)
+		}
+	})
+}
+
 // A call that does not heed its deadline keeps the key's next one from being sent. Whoever has timed out meanwhile is
 // not sent any more, and who comes then is not told that he has.
 func TestTimedOutUnsentIsNeverSent(t *testing.T) {

@@ -18,7 +18,7 @@ type account struct {
 	mark    atomic.Int64    // when so many are left, the next lease is asked for
 	level   atomic.Int64    // of the bucket, at the last reply
 
-	pausedUntil atomic.Int64 // Redis is not asked before, because it just failed to answer
+	pausedUntil atomic.Int64 // Redis is not asked before, because it has refused
 
 	// The entry's mu guards the fields below.
 	lease    lease.State

@@ -275,6 +275,7 @@ func TestLEASE09_AnOutageMakesNobodySpin(t *testing.T) {
 			t.Errorf("%d attempts in ten seconds that nobody waited for", n)
 		}
 		b.Down(nil)
+		recovered(t, l)
 		allowed(t, l, "k", 1)
 		closeLimiter(t, l)
 	})

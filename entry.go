@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hybridlimit/hybrid/internal/balance"
+	"github.com/hybridlimit/hybrid/internal/flight"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -216,6 +217,9 @@ func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error)
 	}
 	res, err := l.flights.Do(ctx, e.key, n, e.refill)
 	if errors.Is(err, limit.ErrUnavailable) {
+		if errors.Is(err, flight.ErrBehind) {
+			l.outage.failed(1, err)
+		}
 		return e.withoutRedis(n, err)
 	}
 	return res, err

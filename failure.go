@@ -52,13 +52,9 @@ type Observer interface {
 	Available(after time.Duration)
 }
 
-// Pauses in which a key is not asked for again, after a failure of its own.
-const (
-	// afterTimeout is for those who waited behind a call that timed out: they have waited long enough.
-	afterTimeout = 10 * time.Millisecond
-	// afterRefusal is for a healthy Redis that will not do it: no rights, no memory, a key of somebody else.
-	afterRefusal = time.Second
-)
+// afterRefusal is for how long a key is not asked for that a healthy Redis has refused: there are no rights, no memory, or
+// it is somebody else's.
+const afterRefusal = time.Second
 
 // outage is what the limiter knows about a Redis that does not answer.
 type outage struct {
@@ -167,11 +163,7 @@ func (l *Limiter) called(a *account, sent int64, callers int, err error) {
 	case time.Duration(now-sent) < l.opts.Timeout/2:
 		l.outage.failed(1, err)
 	default:
-		// All who waited have waited for long, and those who wait for the next call have too.
-		if a != nil {
-			a.pausedUntil.Store(now + int64(afterTimeout))
-		}
-		l.outage.failed(max(1, callers), err)
+		l.outage.failed(max(1, callers), err) // each of them has waited for long
 	}
 	l.counts.failed.Add(1)
 }

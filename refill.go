@@ -73,13 +73,8 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 		}
 	}
 	callers := lease.Callers(costs)
-	if !probing && l.paused(a) {
-		// Or that Redis does not answer. They have waited for as long as that took.
-		cause := l.outage.cause()
-		if callers > 0 {
-			l.outage.failed(callers, cause)
-		}
-		return nil, cause
+	if !probing && l.paused(a) { // they came before that was known
+		return nil, l.outage.cause()
 	}
 	why := e.purpose(a, costs, limited, probing)
 	if why == nothing {

@@ -489,7 +489,7 @@ func (w *world) play(t *testing.T) {
 		p.life.Load().Close(context.Background())
 	}
 	// All leases have ended, all that was late has come, and those that crashed have nothing left to look after.
-	time.Sleep(w.lasts + 10*w.timeout + 2*time.Second)
+	time.Sleep(w.lasts + 10*w.timeout + 2*time.Minute)
 	synctest.Wait()
 	w.check(t)
 	if t.Failed() || *verbose {

@@ -35,7 +35,8 @@ type Group struct {
 }
 
 // New returns a Group whose calls take at most timeout each. A caller waits at most that long for its batch to be sent,
-// counted from the first caller of the batch, and once more for the answer.
+// counted from the first caller of the batch, and once more for the answer. When a call times out, those who wait for the
+// next one fail with it.
 //
 // Each call has the whole timeout, whatever its callers have waited before. If it had only what is left to them, a
 // round trip longer than half of the timeout would make every other call fail, and its callers with it: they come when
@@ -51,6 +52,7 @@ type batch struct {
 	costs []lease.Run  // guarded by Group.mu until the batch is cut
 	one   [1]lease.Run // where costs begins: most batches have one run
 
+	sent     bool        // guarded by Group.mu
 	timer    *time.Timer // when its callers give up
 	deadline time.Time   // the same, set when the batch is cut
 	late     error       // what they are told then
@@ -144,10 +146,26 @@ func (g *Group) Start(key string, send Send) bool {
 func (g *Group) openLocked(key string) *batch {
 	b := &batch{done: make(chan struct{}), late: g.late}
 	b.costs = b.one[:0]
-	b.timer = time.AfterFunc(g.timeout, func() { b.settle(nil, b.late) })
+	b.timer = time.AfterFunc(g.timeout, func() { g.timeOut(key, b) })
 	g.open[key] = append(g.open[key], b)
 	return b
 }
+
+// timeOut ends the wait of the callers of b. If its call is out, those who wait for the next one have waited nearly as long,
+// and would again, if the server hangs: they give up too.
+func (g *Group) timeOut(key string, b *batch) {
+	g.mu.Lock()
+	if b.sent && !b.settled() {
+		for _, next := range g.open[key] { // before b is settled: not those who come back from it
+			next.settle(nil, ErrBehind)
+		}
+	}
+	g.mu.Unlock()
+	b.settle(nil, b.late)
+}
+
+// ErrBehind is told to callers whose batch was not sent, because the call before it got no answer in time.
+var ErrBehind = fmt.Errorf("%w: the call before got no answer in time", limit.ErrUnavailable)
 
 // joinLocked puts a cost at the end of the key's newest batch, or opens one.
 func (g *Group) joinLocked(key string, cost int) (b *batch, run, i int, opened bool) {
@@ -237,6 +255,7 @@ func (g *Group) cut(key string) *batch {
 		b := g.open[key][0]
 		g.dropLocked(key, b)
 		if !b.settled() {
+			b.sent = true
 			return b
 		}
 	}

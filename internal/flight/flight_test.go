@@ -251,7 +251,8 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A call has the whole timeout, and so have those who wait for it to be sent.
+// A call that times out takes those along who wait for the next one: they have waited nearly as long. Who comes later is
+// sent, with the whole timeout.
 func TestTimeout(t *testing.T) {
 	each(t, &bucket{takes: time.Hour}, func(t *testing.T, c *callers, b *bucket, caller context.Context) {
 		first := c.ask(caller, 1)
@@ -260,13 +261,13 @@ func TestTimeout(t *testing.T) {
 		time.Sleep(30 * time.Millisecond)
 		third := c.ask(caller, 3) // with the second
 		time.Sleep(50 * time.Millisecond)
-		fourth := c.ask(caller, 4) // the second has been sent meanwhile
+		fourth := c.ask(caller, 4)
 		c.wg.Wait()
 		first.wantErr(t, limit.ErrUnavailable, timeout)
-		second.wantErr(t, limit.ErrUnavailable, timeout+70*time.Millisecond)
-		third.wantErr(t, limit.ErrUnavailable, timeout+40*time.Millisecond)
-		fourth.wantErr(t, limit.ErrUnavailable, timeout+90*time.Millisecond)
-		b.sends(t, []lease.Run{{Cost: 1, Count: 1}}, []lease.Run{{Cost: 2, Count: 1}, {Cost: 3, Count: 1}}, []lease.Run{{Cost: 4, Count: 1}})
+		second.wantErr(t, flight.ErrBehind, 70*time.Millisecond)
+		third.wantErr(t, flight.ErrBehind, 40*time.Millisecond)
+		fourth.wantErr(t, limit.ErrUnavailable, timeout)
+		b.sends(t, []lease.Run{{Cost: 1, Count: 1}}, []lease.Run{{Cost: 4, Count: 1}})
 	})
 }
 
@@ -365,7 +366,7 @@ func TestTimedOutUnsentIsNeverSent(t *testing.T) {
 		b.mu.Unlock()
 		c.wg.Wait()
 		first.wantErr(t, limit.ErrUnavailable, timeout)
-		second.wantErr(t, limit.ErrUnavailable, timeout)
+		second.wantErr(t, limit.ErrUnavailable, timeout-30*time.Millisecond)
 		late.want(t, true, 6, 60*time.Millisecond)
 		b.sends(t, []lease.Run{{Cost: 1, Count: 1}}, []lease.Run{{Cost: 3, Count: 1}})
 	})

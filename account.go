@@ -20,6 +20,8 @@ type account struct {
 
 	pausedUntil atomic.Int64 // Redis is not asked before, because it has refused
 
+	lane *lane // to the server of the key
+
 	// The entry's mu guards the fields below.
 	lease    lease.State
 	demand   lease.Demand

@@ -73,9 +73,7 @@ func (e *entry) Used() bool {
 // them never hands out more; they are given back all the same.
 func (e *entry) Evicted() {
 	e.gone.Store(true)
-	if o := &e.limiter.outage; o.failing.Load() {
-		o.evicted.Store(true)
-	}
+	e.limiter.lanes.forgot()
 	if a := e.account.Load(); a != nil && a.balance.Held(e.limiter.clock.Now()) > 0 {
 		e.giveBack()
 	}
@@ -209,26 +207,35 @@ func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error)
 		}
 	}
 	l.keys.Touch(e)
-	if l.paused(a) {
-		if l.outage.open.Load() && l.outage.probe() {
-			e.startProbe()
+	w := e.lane(a)
+	if w.paused(a) {
+		if w.open.Load() && w.probe() {
+			e.startProbe(w)
 		}
-		return e.withoutRedis(n, l.outage.cause())
+		return e.withoutRedis(n, w.cause())
 	}
 	res, err := l.flights.Do(ctx, e.key, n, e.refill)
 	if errors.Is(err, limit.ErrUnavailable) {
 		if errors.Is(err, flight.ErrBehind) {
-			l.outage.failed(1, err)
+			w.failed(1, err)
 		}
 		return e.withoutRedis(n, err)
 	}
 	return res, err
 }
 
+// lane is that of the key, which may have an account.
+func (e *entry) lane(a *account) *lane {
+	if a != nil {
+		return a.lane
+	}
+	return e.limiter.lane(e.key)
+}
+
 // startProbe starts the probe that was allotted to the caller.
-func (e *entry) startProbe() {
+func (e *entry) startProbe(w *lane) {
 	if !e.limiter.flights.Start(e.key, e.probe) {
-		e.limiter.outage.probed(false) // a flight that started before the breaker opened is still to go
+		w.probed(false) // a flight that started before the breaker opened is still to go
 	}
 }
 

@@ -46,7 +46,7 @@ func (p FailurePolicy) String() string {
 type Observer interface {
 	// Called is told of each request to Redis: how long it took, and the error if it got no answer.
 	Called(took time.Duration, err error)
-	// Unavailable is told when the limiter stops asking Redis, but for probes, and what the last failure was.
+	// Unavailable is told when the limiter stops asking a Redis server, but for probes, and what the last failure was.
 	Unavailable(err error)
 	// Available is told when it asks again, and for how long it had not.
 	Available(after time.Duration)
@@ -59,6 +59,7 @@ const afterRefusal = time.Second
 // outage is what the limiter knows about a Redis that does not answer.
 type outage struct {
 	limiter *Limiter
+	name    string      // of the lane
 	open    atomic.Bool // the breaker is
 	failing atomic.Bool // nothing has gone well since the last failure
 	evicted atomic.Bool // the table has forgotten a key since then
@@ -93,7 +94,7 @@ func (o *outage) failed(n int, err error) {
 		return
 	}
 	o.limiter.log(slog.LevelWarn, "redis does not answer; requests are decided by the failure policy",
-		slog.Any("policy", o.limiter.opts.OnFailure), slog.Any("error", err))
+		slog.Any("policy", o.limiter.opts.OnFailure), slog.String("server", o.name), slog.Any("error", err))
 	if obs := o.limiter.opts.Observer; obs != nil {
 		obs.Unavailable(err)
 	}
@@ -120,7 +121,7 @@ func (o *outage) probed(good bool) {
 		return
 	}
 	after := time.Duration(now - since)
-	o.limiter.log(slog.LevelInfo, "redis answers again", slog.Duration("after", after))
+	o.limiter.log(slog.LevelInfo, "redis answers again", slog.String("server", o.name), slog.Duration("after", after))
 	if obs := o.limiter.opts.Observer; obs != nil {
 		obs.Available(after)
 	}
@@ -144,7 +145,7 @@ func (l *Limiter) log(level slog.Level, text string, attrs ...slog.Attr) {
 }
 
 // called notes how a request to Redis went, for which so many callers waited. Without an account it was a peek.
-func (l *Limiter) called(a *account, sent int64, callers int, err error) {
+func (l *Limiter) called(w *lane, a *account, sent int64, callers int, err error) {
 	now := l.clock.Now()
 	l.counts.calls.Add(1)
 	if obs := l.opts.Observer; obs != nil {
@@ -152,7 +153,7 @@ func (l *Limiter) called(a *account, sent int64, callers int, err error) {
 	}
 	switch {
 	case err == nil:
-		l.outage.succeeded(max(1, callers))
+		w.succeeded(max(1, callers))
 		return
 	case errors.Is(err, remote.ErrRefused):
 		// Redis is well, it only will not. That says nothing about other keys.
@@ -161,9 +162,9 @@ func (l *Limiter) called(a *account, sent int64, callers int, err error) {
 		}
 		l.log(slog.LevelError, "redis refuses a request", slog.Any("error", err))
 	case time.Duration(now-sent) < l.opts.Timeout/2:
-		l.outage.failed(1, err)
+		w.failed(1, err)
 	default:
-		l.outage.failed(max(1, callers), err) // each of them has waited for long
+		w.failed(max(1, callers), err) // each of them has waited for long
 	}
 	l.counts.failed.Add(1)
 }
@@ -186,7 +187,7 @@ func (e *entry) withoutRedis(n int, cause error) (limit.Result, error) {
 		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Fallback}}, nil
 	}
 	l.counts.fallback.Add(1)
-	a := &account{} // for who only looks, one that leaves no trace
+	a := &account{lane: e.lane(e.account.Load())} // for who only looks, one that leaves no trace
 	if there := e.account.Load(); n > 0 || there != nil {
 		a = e.open()
 		defer e.close(a)
@@ -196,7 +197,7 @@ func (e *entry) withoutRedis(n int, cause error) (limit.Result, error) {
 	now := l.clock.Now()
 	s := a.share
 	if s == nil || s.limit != terms.Limit {
-		s = newShare(terms.Limit, l.instances(now), a.knownLevel(terms.Limit, l.outage.evicted.Load(), now), now)
+		s = newShare(terms.Limit, l.instances(now), a.knownLevel(terms.Limit, e.lane(a).evicted.Load(), now), now)
 	}
 	if n > 0 {
 		a.share = s

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strconv"
 	"sync"
@@ -27,14 +28,14 @@ type Limiter struct {
 	clock  clock // read by every request, so apart from what is written often
 	opts   Options
 	limit  atomic.Pointer[limit.Limit] // for keys to which LimitFor gives none
-	source *pipeline
+	source lease.Source
+	lanes  lanes
 
 	keys    *keytable.Table[*entry]
 	terms   *lru.Cache[limit.Limit, *terms]
 	flights *flight.Group // calls that change a key
 	peeks   *flight.Group // reads of keys that this process knows nothing of
 	janitor janitor
-	outage  outage
 	holders holders
 	counts  counters
 
@@ -55,7 +56,13 @@ func New(rdb remote.Client, lim limit.Limit, opts Options) (*Limiter, error) {
 	if err := src.Err(); err != nil {
 		return nil, err
 	}
-	return NewFrom(src, lim, opts)
+	l, err := NewFrom(src, lim, opts)
+	if err == nil {
+		for _, advice := range remote.Advice(rdb) {
+			l.log(slog.LevelWarn, "the settings of the Redis client: "+advice)
+		}
+	}
+	return l, err
 }
 
 // NewFrom is New with any source of leases, for example that of lease/leasetest. Options.Prefix is then not used.
@@ -71,12 +78,11 @@ func NewFrom(src lease.Source, lim limit.Limit, opts Options) (*Limiter, error) 
 		return nil, err
 	}
 	l := &Limiter{
-		opts: opts, source: newPipeline(src, opts.Timeout), prefix: randomID(),
+		opts: opts, source: src, prefix: randomID(),
 		keys: keytable.New[*entry](opts.MaxKeys), flights: flight.New(opts.Timeout), peeks: flight.New(opts.Timeout), released: make(chan struct{}),
 	}
 	l.limit.Store(&lim)
 	l.clock.init()
-	l.outage.limiter = l
 	l.janitor.limiter, l.janitor.wall = l, func() int64 { return time.Now().UnixNano() }
 	l.terms, err = lru.New[limit.Limit, *terms](maxTerms)
 	return l, err

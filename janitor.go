@@ -257,18 +257,19 @@ func (e *entry) tidy(a *account, over bool, now int64) bool {
 // giveBackAll returns the tokens of all keys, and of entries that the table has forgotten. What flights that are out
 // bring is void.
 func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
-	var reqs []lease.Request
+	reqs := make(map[*lane][]lease.Request)
 	for _, e := range slices.AppendSeq(forgotten, l.keys.All()) {
 		if req, ok := e.surrender(); ok {
-			reqs = append(reqs, req)
+			w := l.lane(e.key)
+			reqs[w] = append(reqs[w], req)
 		}
 	}
 	var mu sync.Mutex // guards what follows
 	var failed error
 	lost := 0
-	send := func(reqs []lease.Request) {
+	send := func(w *lane, reqs []lease.Request) {
 		l.counts.calls.Add(int64(len(reqs)))
-		grants := l.source.once(ctx, reqs)
+		grants := w.once(ctx, reqs)
 		mu.Lock()
 		defer mu.Unlock()
 		for _, g := range grants {
@@ -278,14 +279,16 @@ func (l *Limiter) giveBackAll(ctx context.Context, forgotten []*entry) error {
 			}
 		}
 	}
-	chunks := slices.Collect(slices.Chunk(reqs, maxPipeline))
 	var wg sync.WaitGroup
-	for first := range min(maxPipelines, len(chunks)) {
-		wg.Go(func() {
-			for i := first; i < len(chunks); i += maxPipelines {
-				send(chunks[i])
-			}
-		})
+	for w, reqs := range reqs {
+		chunks := slices.Collect(slices.Chunk(reqs, maxPipeline))
+		for first := range min(maxPipelines, len(chunks)) {
+			wg.Go(func() {
+				for i := first; i < len(chunks); i += maxPipelines {
+					send(w, chunks[i])
+				}
+			})
+		}
 	}
 	wg.Wait()
 	if failed != nil {

@@ -21,8 +21,9 @@ func (e *entry) peek(ctx context.Context) (limit.Result, error) {
 	if r, ok := e.refusal.Load().Denies(now, int64(e.terms.Load().Limit.Burst)); ok {
 		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
 	}
-	if l.paused(e.account.Load()) {
-		return e.withoutRedis(0, l.outage.cause())
+	a := e.account.Load()
+	if w := e.lane(a); w.paused(a) {
+		return e.withoutRedis(0, w.cause())
 	}
 	res, err := l.peeks.Do(ctx, e.key, 0, e.look)
 	if errors.Is(err, limit.ErrUnavailable) {
@@ -39,8 +40,9 @@ func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.
 	}
 	defer l.end()
 	terms, sent := e.terms.Load().rated, l.clock.Now()
-	g := l.source.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
-	l.called(nil, sent, lease.Callers(costs), g.Err)
+	w := e.lane(e.account.Load())
+	g := w.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
+	l.called(w, nil, sent, lease.Callers(costs), g.Err)
 	if g.Err != nil {
 		return nil, g.Err
 	}

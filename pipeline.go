@@ -23,7 +23,7 @@ type pipeline struct {
 	out   int // pipelines that are out
 }
 
-// Bounds of pipelines. Several are out at once, so that one slow node of a cluster does not hold up the others.
+// Bounds of pipelines. Several are out at once: one that is slow does not hold up the others.
 const (
 	maxPipelines = 4
 	maxPipeline  = 100 // requests in one, so that it does not block Redis for long
@@ -34,10 +34,6 @@ type call struct {
 	req   lease.Request
 	grant lease.Grant
 	done  chan struct{} // closed when grant is set
-}
-
-func newPipeline(src lease.Source, timeout time.Duration) *pipeline {
-	return &pipeline{source: src, timeout: timeout}
 }
 
 // do sends a request and waits for its grant, or until ctx ends. While there is room for one more pipeline it is sent at

@@ -17,7 +17,7 @@ func (e *entry) open() *account {
 	a := e.account.Load()
 	fresh := a == nil
 	if fresh {
-		a = &account{watched: watch{tokens: -1}}
+		a = &account{lane: e.limiter.lane(e.key), watched: watch{tokens: -1}}
 		e.account.Store(a)
 	}
 	a.flights++
@@ -45,7 +45,8 @@ func (e *entry) refill(ctx context.Context, _ string, costs []lease.Run) ([]leas
 // probe is a flight that sees whether Redis answers again.
 func (e *entry) probe(ctx context.Context, _ string, costs []lease.Run) (paid []lease.Paid, err error) {
 	good := false
-	defer func() { e.limiter.outage.probed(good) }() // whatever the source does to this goroutine
+	w := e.lane(e.account.Load())
+	defer func() { w.probed(good) }() // whatever the source does to this goroutine
 	paid, err = e.fly(ctx, costs, true)
 	good = err == nil || errors.Is(err, remote.ErrRefused)
 	return paid, err
@@ -73,8 +74,8 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 		}
 	}
 	callers := lease.Callers(costs)
-	if !probing && l.paused(a) { // they came before that was known
-		return nil, l.outage.cause()
+	if !probing && a.lane.paused(a) { // they came before that was known
+		return nil, a.lane.cause()
 	}
 	why := e.purpose(a, costs, limited, probing)
 	if why == nothing {
@@ -82,8 +83,8 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 	}
 	for attempt := 0; ; attempt++ {
 		q := e.ask(a, costs, why)
-		g := l.source.do(ctx, q.req)
-		l.called(a, q.sent, callers, g.Err)
+		g := a.lane.do(ctx, q.req)
+		l.called(a.lane, a, q.sent, callers, g.Err)
 		if g.Err != nil {
 			// What was held stays good until it ends, and what was given up comes back with the totals of the
 			// next request.
@@ -104,9 +105,9 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 	}
 }
 
-// paused reports whether Redis is not to be asked, for this key or for any.
-func (l *Limiter) paused(a *account) bool {
-	return l.outage.open.Load() || a != nil && l.clock.Now() < a.pausedUntil.Load()
+// paused reports whether Redis is not to be asked, for the key of this account or for any.
+func (o *outage) paused(a *account) bool {
+	return o.open.Load() || a != nil && o.limiter.clock.Now() < a.pausedUntil.Load()
 }
 
 // purpose is what a flight is for.

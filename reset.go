@@ -28,7 +28,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if lim.Rate == 0 && !l.closed.Load() {
 		return nil
 	}
-	r, ok := l.source.source.(resetter)
+	r, ok := l.source.(resetter)
 	if !ok {
 		return fmt.Errorf("hybrid: the source of leases cannot reset: %w", errors.ErrUnsupported)
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/hybridlimit/hybrid/lease"
-	"github.com/hybridlimit/hybrid/limit"
 )
 
 // Stats are counts since the limiter was made, and what it holds now.
@@ -21,8 +20,8 @@ type Stats struct {
 	// Leased is how many tokens were leased. Each of them was spent, or is Held now, or was Returned to its bucket,
 	// or Expired unspent.
 	Leased, Held, Returned, Expired int64
-	// Unavailable says that Redis is not asked, but for probes, because it does not answer; Err is the last failure, of
-	// now or of some time ago. Fallbacks is how many requests were decided by FailLocal or FailOpen.
+	// Unavailable says that Redis, or a server of it, is not asked, but for probes, because it does not answer; Err is
+	// the last failure, of now or of some time ago. Fallbacks is how many requests were decided by FailLocal or FailOpen.
 	Unavailable bool
 	Err         error
 	Fallbacks   int64
@@ -49,10 +48,8 @@ func (l *Limiter) Stats() Stats {
 	}
 	now := l.clock.Now()
 	s.Held, s.Instances = l.janitor.held(now), l.instances(now)
-	s.Unavailable, s.Fallbacks = l.outage.open.Load(), l.counts.fallback.Load()
-	if err := l.outage.cause(); err != limit.ErrUnavailable {
-		s.Err = err
-	}
+	s.Unavailable, s.Err = l.lanes.unavailable()
+	s.Fallbacks = l.counts.fallback.Load()
 	return s
 }
 

@@ -30,9 +30,10 @@
 // was found dry is not asked again for at most a second. With several, also only while the bucket is nearly dry. Never
 // because of how callers share a call: each is paid from its own batch.
 //
-// 5. When Redis does not answer, tokens that are held stay good until their lease ends, and a request that needs Redis
-// returns an error that wraps ErrUnavailable, after Options.Timeout, or twice that if it had to wait for a call that was
-// out already; what to do then is the caller's choice. New does no I/O, and everything recovers by itself.
+// 5. It answers when Redis does not: within Options.Timeout at first (twice that at most, for who had to wait for a call
+// that was out already), at once afterwards. Tokens that are held stay good until their lease ends; then
+// Options.OnFailure decides: by the process's share of the limit, not at all, or always yes. Result.Origin tells. New does
+// no I/O, and everything recovers by itself within about a second.
 //
 // 6. Bounded memory: at most MaxKeys keys. Forgetting one never hands out a fresh allowance, because the bucket in Redis
 // decides.

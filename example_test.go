@@ -31,7 +31,7 @@ func Example() {
 	addr, stop := startRedis()
 	defer stop()
 
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}) // deadlines hold: saves a goroutine per call
+	rdb := redis.NewClient(remote.Recommended(&redis.Options{Addr: addr}))
 	defer rdb.Close()
 
 	lim, err := hybrid.New(rdb, hybrid.PerMinute(3), hybrid.Options{})
@@ -43,7 +43,7 @@ func Example() {
 	for range 4 {
 		res, err := lim.Allow(context.Background(), "customer-42")
 		switch {
-		case err != nil: // Redis did not decide: let the request pass or not, as you like
+		case err != nil: // bad input; that Redis is away is no error, see Options.OnFailure
 			log.Print(err)
 		case res.Allowed:
 			fmt.Println("served,", res.Remaining, "left")
@@ -62,7 +62,7 @@ func Example() {
 func ExampleLimiter_Key() {
 	addr, stop := startRedis()
 	defer stop()
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(remote.Recommended(&redis.Options{Addr: addr}))
 	defer rdb.Close()
 	lim, err := hybrid.New(rdb, hybrid.PerSecond(100), hybrid.Options{})
 	if err != nil {
@@ -106,7 +106,7 @@ func ExampleNewFrom() {
 func Example_exchange() {
 	addr, stop := startRedis()
 	defer stop()
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(remote.Recommended(&redis.Options{Addr: addr}))
 	defer rdb.Close()
 
 	lim := hybrid.PerMinute(2)

@@ -175,6 +175,43 @@ func TestEnvelopeInRealTime(t *testing.T) {
 	}
 }
 
+// Nothing that is decided in memory allocates, and a refill does little more than the source.
+func TestAllocations(t *testing.T) {
+	src := leasetest.NewSource()
+	opts := Options{LeaseSize: 1 << 20, LeaseTTL: time.Hour}
+	l, err := NewFrom(src, PerHour(1<<30), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close(context.Background())
+	dry, err := NewFrom(src, Every(time.Hour), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dry.Close(context.Background())
+	ctx := context.Background()
+	k, d := l.Key("k"), dry.Key("d")
+	for range 3 {
+		k.Allow(ctx)
+		d.Allow(ctx)
+	}
+	for name, f := range map[string]func(){
+		"handle":              func() { k.Allow(ctx) },
+		"by key":              func() { l.Allow(ctx, "k") },
+		"several tokens":      func() { k.AllowN(ctx, 3) },
+		"denied":              func() { d.Allow(ctx) },
+		"denied, by key":      func() { dry.Allow(ctx, "d") },
+		"more than the burst": func() { d.AllowN(ctx, 2) },
+		"a bad key":           func() { l.Allow(ctx, "") },
+		"peek":                func() { k.AllowN(ctx, 0) },
+	} {
+		calls := l.Stats().Calls + dry.Stats().Calls
+		if n := testing.AllocsPerRun(1000, f); n != 0 || l.Stats().Calls+dry.Stats().Calls > calls+1 {
+			t.Errorf("%s: %v allocations in each, and %d calls", name, n, l.Stats().Calls+dry.Stats().Calls-calls)
+		}
+	}
+}
+
 // The clock runs while somebody goes by it and stops soon after.
 func TestClockStopsWhenNobodyAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -122,7 +122,7 @@ func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []l
 			grants[i] = lease.Grant{Err: err}
 		}
 	}
-	fail(fmt.Errorf("%w: the source ended without an answer", limit.ErrUnavailable))
+	fail(errEnded)
 	err := flight.Guard(func() error {
 		p.source.Acquire(ctx, reqs, grants)
 		return nil
@@ -132,10 +132,15 @@ func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []l
 	}
 	for i := range grants {
 		if !grants[i].Answers(&reqs[i]) {
-			grants[i] = lease.Grant{Err: fmt.Errorf("%w: the source gave a grant that does not answer the request", limit.ErrUnavailable)}
+			grants[i] = lease.Grant{Err: errNoAnswer}
 		}
 	}
 }
+
+var (
+	errEnded    = fmt.Errorf("%w: the source ended without an answer", limit.ErrUnavailable)
+	errNoAnswer = fmt.Errorf("%w: the source gave a grant that does not answer the request", limit.ErrUnavailable)
+)
 
 // once sends requests apart from all others and waits for the grants, or until ctx ends.
 func (p *pipeline) once(ctx context.Context, reqs []lease.Request) []lease.Grant {

@@ -21,7 +21,7 @@ type Stripe struct {
 // lineSize is the size of a cache line.
 const lineSize = 64
 
-// newStripes makes more stripes than there are CPUs, so that two of them seldom meet in one.
+// newStripes makes more stripes than there are CPUs, so that two of them seldom meet in one: a power of two.
 func newStripes() *Stripes {
 	n := 8
 	for n < 8*runtime.GOMAXPROCS(0) && n < 256 {
@@ -41,7 +41,7 @@ func (b *Balance) Stripes() *Stripes { return b.stripes.Load() }
 func (s Stripes) Mine() *Stripe {
 	var here byte
 	at := uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15
-	return &s[(at>>32)%uint64(len(s))]
+	return &s[(at>>32)&uint64(len(s)-1)]
 }
 
 // TakeFrom is TakeOne from a stripe.

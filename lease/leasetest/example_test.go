@@ -16,7 +16,7 @@ func Example() {
 	ctx := context.Background()
 	var processes []*hybrid.Limiter
 	for range 2 {
-		lim, err := hybrid.NewFrom(src, hybrid.PerMinute(5), hybrid.Options{})
+		lim, err := hybrid.NewFrom(src, hybrid.PerMinute(5), hybrid.Options{OnFailure: hybrid.FailClosed})
 		if err != nil {
 			log.Fatal(err)
 		}

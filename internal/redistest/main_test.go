@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 )
 
@@ -26,15 +27,6 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.Stdin) // until killed
 		return
 	}
+	logging.Disable() // go-redis writes every failed dial to stderr
 	goleak.VerifyTestMain(M{m})
-}
-
-// eventually waits for what another process or goroutine is about to do.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not so after 10 s", what)
-		}
-	}
 }

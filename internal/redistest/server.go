@@ -3,6 +3,7 @@ package redistest
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,8 +34,10 @@ const (
 // Server is a real redis-server on a loopback port, without persistence. It dies with the process that started it on
 // Linux; elsewhere it needs Close. The methods are safe for concurrent use.
 type Server struct {
-	args []string // of every start, after the defaults
-	dir  string   // working directory and log
+	conf []string    // of every start, before all others: a configuration file has to be the first
+	args []string    // of every start, after the defaults
+	tls  *tls.Config // of clients; nil for a server that speaks in the clear
+	dir  string      // working directory and log
 	addr string
 
 	mu   sync.Mutex // guards proc
@@ -51,12 +55,18 @@ func Available() bool {
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	require(tb)
-	s, err := Launch(args...)
-	if err != nil {
+	s := &Server{args: args}
+	s.mustLaunch(tb)
+	return s
+}
+
+// mustLaunch launches the server, which tb's Cleanup kills.
+func (s *Server) mustLaunch(tb testing.TB) {
+	tb.Helper()
+	if err := s.launch(); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { s.Close() })
-	return s
 }
 
 func require(tb testing.TB) {
@@ -72,14 +82,21 @@ func require(tb testing.TB) {
 
 // Launch is [Start] where there is no test: the caller closes the server.
 func Launch(args ...string) (*Server, error) {
-	if !Available() {
-		return nil, errors.New(missing)
-	}
-	dir, err := os.MkdirTemp("", "redistest")
-	if err != nil {
+	s := &Server{args: args}
+	if err := s.launch(); err != nil {
 		return nil, err
 	}
-	s := &Server{args: args, dir: dir}
+	return s, nil
+}
+
+// launch starts the server in a directory and on a port of its own.
+func (s *Server) launch() (err error) {
+	if !Available() {
+		return errors.New(missing)
+	}
+	if s.dir, err = os.MkdirTemp("", "redistest"); err != nil {
+		return err
+	}
 	// Another process may take the port between freePort and the server's own listen.
 	for range 5 {
 		if s.addr, err = freePort(); err != nil {
@@ -90,19 +107,26 @@ func Launch(args ...string) (*Server, error) {
 		}
 	}
 	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+		os.RemoveAll(s.dir)
 	}
-	return s, nil
+	return err
 }
 
+// highestPort is that of a server whose cluster bus, 10,000 above, still has a port.
+const highestPort = 55535
+
+// freePort is the address of a port that nobody listens on.
 func freePort() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		ln.Close()
+		if addr := ln.Addr().(*net.TCPAddr); addr.Port <= highestPort {
+			return addr.String(), nil
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
 }
 
 var errInUse = errors.New("redistest: address in use")
@@ -123,16 +147,19 @@ func (s *Server) start() error {
 	defer log.Close()
 
 	host, port, _ := net.SplitHostPort(s.addr)
-	cmd := exec.Command("redis-server", append([]string{
-		"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no", "--daemonize", "no",
-	}, s.args...)...)
+	listen := []string{"--bind", host, "--port", port}
+	if s.tls != nil {
+		listen = []string{"--bind", host, "--port", "0", "--tls-port", port}
+	}
+	defaults := []string{"--dir", s.dir, "--save", "", "--appendonly", "no", "--daemonize", "no"}
+	cmd := exec.Command("redis-server", slices.Concat(s.conf, listen, defaults, s.args)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.SysProcAttr = dieWithParent()
 	proc, err := spawn(cmd)
 	if err != nil {
 		return err
 	}
-	if err := proc.ready(s.addr); err != nil {
+	if err := proc.ready(s.addr, s.tls); err != nil {
 		proc.kill()
 		text, _ := os.ReadFile(logName)
 		if bytes.Contains(text, []byte("Address already in use")) {
@@ -150,7 +177,8 @@ func (s *Server) Addr() string { return s.addr }
 // Client returns a client of the server that tb's Cleanup closes.
 func (s *Server) Client(tb testing.TB, opts ...func(*redis.Options)) *redis.Client {
 	tb.Helper()
-	return newClient(tb, s.addr, opts...)
+	secure := func(o *redis.Options) { o.TLSConfig = s.tls }
+	return newClient(tb, s.addr, append([]func(*redis.Options){secure}, opts...)...)
 }
 
 // newClient leaves out what go-redis says to a server on its own account, so that a new connection costs one round
@@ -255,10 +283,10 @@ func (p *process) kill() {
 }
 
 // ready waits until the process serves addr.
-func (p *process) ready(addr string) error {
+func (p *process) ready(addr string, secure *tls.Config) error {
 	deadline := time.After(startTimeout)
 	for {
-		err := ping(addr, p.cmd.Process.Pid)
+		err := ping(addr, secure, p.cmd.Process.Pid)
 		if err == nil {
 			return nil
 		}
@@ -274,10 +302,13 @@ func (p *process) ready(addr string) error {
 
 // ping succeeds if the server at addr has loaded its data and is the process pid: on a port that another server took
 // first, that one would answer as well.
-func ping(addr string, pid int) error {
+func ping(addr string, secure *tls.Config, pid int) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return err
+	}
+	if secure != nil {
+		conn = tls.Client(conn, secure)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))

@@ -85,7 +85,7 @@ func TestServer_portInUse(t *testing.T) {
 	if err := other.start(); !errors.Is(err, errInUse) {
 		t.Errorf("start on the port of another server: %v, want errInUse", err)
 	}
-	if err := ping(s.Addr(), s.proc.cmd.Process.Pid+1); !errors.Is(err, errInUse) {
+	if err := ping(s.Addr(), nil, s.proc.cmd.Process.Pid+1); !errors.Is(err, errInUse) {
 		t.Errorf("ping of another process: %v, want errInUse", err)
 	}
 	s.Kill()

@@ -1,11 +1,14 @@
 package redistest
 
 import (
+	"bytes"
 	"context"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -50,8 +53,20 @@ func database(tb testing.TB) *redis.Client {
 //
 // Without it the server ends with the test binary on Linux, and outlives it elsewhere.
 func Main(m *testing.M) int {
+	defer settle()
 	defer Shutdown()
 	return m.Run()
+}
+
+// settle lets the goroutines of closed clients end, for goleak does not wait long enough: go-redis looks once in a second
+// whether a server that was down is back, and sees only then that its client is closed.
+func settle() {
+	buf := make([]byte, 4<<20)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(poll) {
+		if !bytes.Contains(buf[:runtime.Stack(buf, true)], []byte(".(*ConnPool).tryDial(")) {
+			return
+		}
+	}
 }
 
 // M is [Main] for goleak, which must look after the shared server has ended:

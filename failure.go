@@ -184,7 +184,7 @@ func (e *entry) withoutRedis(n int, cause error) (limit.Result, error) {
 		return limit.Result{}, cause
 	case FailOpen:
 		l.counts.fallback.Add(1)
-		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Fallback}}, nil
+		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Fallback}, Remaining: terms.Limit.Burst}, nil
 	}
 	l.counts.fallback.Add(1)
 	a := &account{lane: e.lane(e.account.Load())} // for who only looks, one that leaves no trace

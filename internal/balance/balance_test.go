@@ -376,9 +376,13 @@ func TestFirstTokensAreNotLost(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer reached.Store(math.MaxInt64)
+			failed := 0
 			for i := range bs {
+				if failed > enoughFailed {
+					return
+				}
 				reached.Store(int64(i))
-				for failed := 1; ; failed++ {
+				for {
 					left, ok := take(&bs[i])
 					if left < 0 {
 						t.Errorf("%s: the first token of lease %d is lost", name, i)
@@ -386,10 +390,10 @@ func TestFirstTokensAreNotLost(t *testing.T) {
 					if ok || left < 0 {
 						break
 					}
-					if failed%1000 == 0 {
+					if failed++; failed%1000 == 0 {
 						runtime.Gosched()
 					}
-					if failed == maxFailed {
+					if failed > maxFailed {
 						t.Errorf("%s: the first token of lease %d does not come", name, i)
 						return
 					}
@@ -406,8 +410,12 @@ func TestFirstTokensAreNotLost(t *testing.T) {
 	}
 }
 
-// maxFailed is after how many takes in vain a test gives up.
-const maxFailed = 20_000_000
+// A test in which one takes until the other has put something there fails after maxFailed takes in vain, and is content
+// with what it has seen after enoughFailed: on a busy machine the other may be long in coming.
+const (
+	enoughFailed = 2_000_000
+	maxFailed    = 50_000_000
+)
 
 // While one lease ends and the next one comes, a token of the one must not pass by the deadline of the other: neither is
 // one spent that has ended, nor do more get lost of the new lease than the one that a taker was about to take.
@@ -429,6 +437,7 @@ func TestNextLeaseWhileOthersTake(t *testing.T) {
 		{"Take, renewed", take, false},
 	} {
 		bs := make([]balance.Balance, 3000)
+		spent := make([]bool, len(bs))
 		lost := make([]int, len(bs)) // of the new lease, if the old one had none
 		for i := range bs {
 			if bs[i].Install(0, end); c.drained {
@@ -439,20 +448,25 @@ func TestNextLeaseWhileOthersTake(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer reached.Store(math.MaxInt64)
+			failed := 0
 			for i := range bs {
+				if failed > enoughFailed {
+					return
+				}
 				reached.Store(int64(i))
-				for n := 1; ; n++ {
+				for {
 					left, deadline, ok := c.take(&bs[i])
 					if ok {
+						spent[i] = true
 						break
 					}
 					if left >= 0 && deadline == end || left == -1 && deadline == 0 {
 						lost[i]++
 					}
-					if n%1000 == 0 {
+					if failed++; failed%1000 == 0 {
 						runtime.Gosched()
 					}
-					if n == maxFailed {
+					if failed > maxFailed {
 						t.Errorf("%s: lease %d does not come", c.what, i)
 						return
 					}
@@ -471,8 +485,8 @@ func TestNextLeaseWhileOthersTake(t *testing.T) {
 		}
 		wg.Wait()
 		for i := range bs {
-			// One was spent, so one of this lease is missing.
-			if left := bs[i].Tokens(); left >= tokens {
+			// If one was spent, one of this lease is missing.
+			if left := bs[i].Tokens(); spent[i] && left >= tokens {
 				t.Errorf("%s: a token of a lease that had ended was spent", c.what)
 				break
 			}

@@ -13,7 +13,6 @@ type Breaker struct {
 	since   int64 // when it opened
 	next    int64 // when to probe
 	pause   time.Duration
-	probing bool
 
 	seconds [window]second
 }
@@ -35,6 +34,8 @@ const (
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
+	// lostProbe is when a probe that was never heard of again is given up.
+	lostProbe = 10 * time.Second
 )
 
 // Open reports whether it is of no use to ask.
@@ -78,17 +79,16 @@ func (b *Breaker) Failed(now int64, n int, chance float64) (opened bool) {
 
 // Probe reports whether the caller shall probe now; then it must call Probed. There is one probe at a time.
 func (b *Breaker) Probe(now int64) bool {
-	if !b.open || b.probing || now < b.next {
+	if !b.open || now < b.next {
 		return false
 	}
-	b.probing = true
+	b.next = now + int64(lostProbe)
 	return true
 }
 
 // Probed notes how the probe went, and reports whether the breaker has closed for it. It is closed on trial: the first
 // failure opens it again, with the pauses it had, because a probe may go well where a decision does not.
 func (b *Breaker) Probed(now int64, good bool, chance float64) (closed bool) {
-	b.probing = false
 	if !b.open {
 		return false
 	}

@@ -107,6 +107,13 @@ func TestProbes(t *testing.T) {
 		t.Error("not closed by a probe that went well")
 	}
 
+	// A probe that is never heard of again does not keep others away for ever.
+	var lost breaker.Breaker
+	lost.Failed(0, 5, 1)
+	if !lost.Probe(sec) || lost.Probe(10*sec) || !lost.Probe(11*sec) {
+		t.Error("want another probe ten seconds after one that was lost")
+	}
+
 	// On trial: one failure is enough, and the pauses are as long as they were.
 	if !b.Failed(now, 1, 1) || b.Next() != now+sec || b.Since() != 0 {
 		t.Errorf("a failure after the probe: open %v, next after %v, since %v", b.Open(), time.Duration(b.Next()-now), b.Since())

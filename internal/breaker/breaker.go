@@ -7,12 +7,12 @@ import "time"
 // Breaker counts how decisions fared. Times are nanoseconds of any clock. The zero Breaker is closed. It is not safe for
 // concurrent use.
 type Breaker struct {
-	open    bool
-	trial   bool  // closed by a probe; nobody's decision has gone well since
-	row     int   // failures since the last success
-	since   int64 // when it opened
-	next    int64 // when to probe
-	pause   time.Duration
+	open  bool
+	trial bool  // closed by a probe; nobody's decision has gone well since
+	row   int   // failures since the last success
+	since int64 // when it opened
+	next  int64 // when to probe
+	pause time.Duration
 
 	seconds [window]second
 }

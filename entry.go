@@ -141,7 +141,11 @@ func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe,
 	if left < 0 {
 		e.mu.Lock()
 		a.balance.Spread(s)
+		low := a.balance.Tokens() <= a.mark.Load() // many go at once: the mark is not met one by one
 		e.mu.Unlock()
+		if low {
+			e.prefetch()
+		}
 	}
 	return e.confirm(ctx, a, left, deadline, k)
 }

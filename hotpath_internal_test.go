@@ -175,6 +175,45 @@ func TestEnvelopeInRealTime(t *testing.T) {
 	}
 }
 
+// A lease that lies in stripes is renewed ahead of need like any other.
+func TestStripedLeasesAreRenewedInTime(t *testing.T) {
+	for _, size := range []int{5000, 20_000, 100_000} {
+		synctest.Test(t, func(t *testing.T) {
+			src := leasetest.NewSource()
+			l, err := NewFrom(src, PerSecond(10_000_000), Options{LeaseSize: size})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close(context.Background())
+			k := l.Key("k")
+			split, waited := 0, 0
+			for i := range 8 * size {
+				r, err := k.Allow(t.Context())
+				if err != nil || !r.Allowed {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if i > 0 && r.Origin == Remote {
+					waited++
+				}
+				if i%50 == 0 {
+					e := k.entry.Load()
+					a := e.account.Load()
+					e.mu.Lock()
+					a.balance.Split()
+					e.mu.Unlock()
+					if a.balance.Stripes() != nil {
+						split++
+					}
+					synctest.Wait() // for a lease that was asked for
+				}
+			}
+			if split == 0 || waited > 0 {
+				t.Errorf("leases of %d: split %d times, %d requests waited for the next one", size, split, waited)
+			}
+		})
+	}
+}
+
 // Nothing that is decided in memory allocates, and a refill does little more than the source.
 func TestAllocations(t *testing.T) {
 	src := leasetest.NewSource()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -41,8 +42,11 @@ func (s *Source) Acquire(ctx context.Context, reqs []lease.Request, grants []lea
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-	defer cancel()
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > s.opts.Timeout { // else it needs no second timer
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.opts.Timeout)
+		defer cancel()
+	}
 	var send []int // of the requests that can be sent
 	for i := range reqs {
 		if err := check(&reqs[i]); err != nil {

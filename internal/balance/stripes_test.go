@@ -401,11 +401,11 @@ func TestStandingClockEndsWithin63TakesOfAStripe(t *testing.T) {
 	}
 }
 
-// spinUntil starts two things as nearly at once as can be. The delay shifts them against each other. It does not wait for
-// long: on a busy machine the other may not be running, and then this round shows nothing.
-func spinUntil(ready *atomic.Int32, n int32, delay int) {
-	ready.Add(1)
-	for i := 0; ready.Load() < n && i < 10_000; i++ {
+// meet starts two things as nearly at once as can be. The delay shifts them against each other.
+func meet(here *atomic.Int32, patience *int, delay int) {
+	here.Add(1)
+	for here.Load() < 2 && *patience > 0 {
+		*patience--
 	}
 	spin(delay)
 }
@@ -434,24 +434,26 @@ func TestSpreadAndTakeSeveral(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const rounds = 1500
 			bs := make([]balance.Balance, rounds)
-			ready := make([]atomic.Int32, rounds)
+			here := make([]atomic.Int32, rounds)
 			spent := make([]int64, rounds)
 			for i := range bs {
 				split(t, &bs[i], c.tokens)
 			}
 			var wg sync.WaitGroup
 			wg.Go(func() {
+				waits := patience
 				for i := range bs {
-					spinUntil(&ready[i], 2, i%16)
+					meet(&here[i], &waits, i%16)
 					if _, ok := bs[i].Take(c.cost, at(0)); ok {
 						spent[i] = c.cost
 					}
 				}
 			})
+			waits := patience
 			for i := range bs {
 				b := &bs[i]
 				s := &(*b.Stripes())[0]
-				spinUntil(&ready[i], 2, i/16%16)
+				meet(&here[i], &waits, i/16%16)
 				b.Spread(s)
 				if c.gather {
 					b.Gather()
@@ -475,7 +477,7 @@ func TestGatherAndTakeFrom(t *testing.T) {
 		"drain":  func(*balance.Balance) {}, // as all do in the end
 	} {
 		bs := make([]balance.Balance, 1500)
-		ready := make([]atomic.Int32, len(bs))
+		here := make([]atomic.Int32, len(bs))
 		spent, left := make([]int64, len(bs)), make([]int64, len(bs))
 		stripes := make([]*balance.Stripe, len(bs))
 		for i := range bs {
@@ -485,13 +487,15 @@ func TestGatherAndTakeFrom(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
+			waits := patience
 			for i := range bs {
-				spinUntil(&ready[i], 2, 0)
+				meet(&here[i], &waits, 0)
 				spent[i] = empty(&bs[i], stripes[i])
 			}
 		})
+		waits := patience
 		for i := range bs {
-			spinUntil(&ready[i], 2, i%64)
+			meet(&here[i], &waits, i%64)
 			gather(&bs[i])
 			left[i] = bs[i].Drain()
 		}
@@ -509,16 +513,17 @@ func TestGatherAndTakeFrom(t *testing.T) {
 func TestSpreadAndTakeFrom(t *testing.T) {
 	need := enough(t)
 	bs := make([]balance.Balance, 1500)
-	ready := make([]atomic.Int32, len(bs))
+	here := make([]atomic.Int32, len(bs))
 	spent := make([]int64, len(bs))
 	for i := range bs {
 		split(t, &bs[i], need)
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
+		waits := patience
 		for i := range bs {
 			s := &(*bs[i].Stripes())[0]
-			spinUntil(&ready[i], 2, i%16)
+			meet(&here[i], &waits, i%16)
 			for range 8 {
 				if left, _, _ := bs[i].TakeFrom(s, 0); left >= 0 {
 					spent[i]++
@@ -526,9 +531,10 @@ func TestSpreadAndTakeFrom(t *testing.T) {
 			}
 		}
 	})
+	waits := patience
 	for i := range bs {
 		s := &(*bs[i].Stripes())[0]
-		spinUntil(&ready[i], 2, i/16%16)
+		meet(&here[i], &waits, i/16%16)
 		bs[i].Spread(s)
 	}
 	wg.Wait()
@@ -621,7 +627,7 @@ func TestStripesConserveTokens(t *testing.T) {
 		"several": {1, 70, need / 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const rounds = 500
+			const rounds = 300
 			o := owner{crowd: name == "crowd"}
 			var done atomic.Bool
 			var takers sync.WaitGroup

@@ -138,7 +138,8 @@ func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe,
 	if sure {
 		return e.allowed(a, left), nil
 	}
-	if left < 0 {
+	// The clock comes before a new share, or one share after another of a lease that has ended could be spent.
+	if left < 0 && e.limiter.clock.Refresh() < deadline {
 		e.mu.Lock()
 		a.balance.Spread(s)
 		low := a.balance.Tokens() <= a.mark.Load() // many go at once: the mark is not met one by one

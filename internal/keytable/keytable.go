@@ -50,8 +50,11 @@ const (
 	chances = 8
 )
 
-// New returns a Table that holds at most max keys, at least one.
+// New returns a Table that holds at most max keys, and at least one.
 func New[V Value](max int) *Table[V] {
+	if max < 1 {
+		max = 1
+	}
 	n := 1
 	for n < maxShards && max/(2*n) >= minShard {
 		n *= 2
@@ -117,7 +120,7 @@ func (t *Table[V]) Touch(v V) {
 	}
 }
 
-// Len is how many values there are.
+// Len is how many values there are. While some come and go it is an estimate, and may be a little more than there can be.
 func (t *Table[V]) Len() int { return t.values.Size() }
 
 // All are the values, in no order. Such that come or go meanwhile may be among them or not.

@@ -14,6 +14,9 @@
 //	proxy := redistest.NewProxy(t, srv.Addr())
 //	proxy.DropReplies(1)
 //
+// What clients meet in production has a server, or several, of its own: [StartTLS], [StartSentinel], [StartCluster]. A
+// Ring is Start called several times.
+//
 // Tests that need redis-server are skipped where it is not installed, and fail there if HYBRID_REQUIRE_REDIS=1.
 //
 // The package never belongs in production code: it imports testing.

@@ -132,7 +132,7 @@ func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Reques
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if ctx.Err() != nil && failed == ctx.Err() { // given up while the pipeline may still be filling the commands
+	if s.conn.patient && ctx.Err() != nil && failed == ctx.Err() { // given up while the pipeline may still be filling the commands
 		for _, i := range send {
 			grants[i] = lease.Grant{Err: fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, s.opts.Timeout)}
 		}
@@ -146,6 +146,11 @@ func (s *Source) acquireAll(ctx context.Context, send []int, reqs []lease.Reques
 	defer wg.Wait()
 	for _, i := range send {
 		reply, err := cmds[i].Slice()
+		if answer, ok := cmds[i].Val().([]any); ok {
+			// Answered, whatever else the client says: of a cluster in which one node is lost it gives the error of that
+			// one to all commands of the pipeline. The script ran, and has charged.
+			reply, err = answer, nil
+		}
 		if failed != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
 			err = failed // the pipeline never came to this one
 		}

@@ -136,14 +136,18 @@ func TestREDIS04_ClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000")
 	rdb := c.Client(t, steadyCluster)
 	lim := thousand
-	limiters := make([]limiter, len(allModes))
-	for i, m := range allModes {
-		l, err := m.make(rdb, lim, remote.Options{Timeout: impatience})
-		if err != nil {
-			t.Fatal(err)
+	within := func(timeout time.Duration) []limiter {
+		t.Helper()
+		limiters := make([]limiter, len(allModes))
+		for i, m := range allModes {
+			var err error
+			if limiters[i], err = m.make(rdb, lim, remote.Options{Timeout: timeout}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		limiters[i] = l
+		return limiters
 	}
+	limiters, calm := within(impatience), within(bearable)
 	// One key for each master.
 	keys := make([]string, 3)
 	for i := 0; keys[0] == "" || keys[1] == "" || keys[2] == ""; i++ {
@@ -169,7 +173,7 @@ func TestREDIS04_ClusterFailover(t *testing.T) {
 	for i, l := range limiters {
 		own = append(own, drive(t, l, allModes[i].name+" of the dead master", keys[0], 20*time.Millisecond))
 		for _, key := range keys[1:] {
-			others = append(others, drive(t, l, allModes[i].name+" of another", key, 20*time.Millisecond))
+			others = append(others, drive(t, calm[i], allModes[i].name+" of another", key, 20*time.Millisecond))
 		}
 	}
 	all := append(append([]*traffic{}, own...), others...)
@@ -204,5 +208,61 @@ func TestREDIS04_ClusterFailover(t *testing.T) {
 				t.Errorf("%s: %d left, want 900", allModes[i].name, n)
 			}
 		}
+	}
+}
+
+// A pipeline that holds keys of a node that is gone, or hangs, brings the answers of the others all the same: their scripts
+// ran, and have charged.
+func TestREDIS04_PipelineAcrossALostNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a cluster that loses a node")
+	}
+	t.Parallel()
+	for _, way := range []string{"killed", "paused"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+			rdb := c.Client(t, steadyCluster)
+			source := remote.NewSource(rdb, remote.Options{Timeout: 200 * time.Millisecond})
+			reqs := requests(thousand, 12, 1)
+			grants := make([]lease.Grant, len(reqs))
+			source.Acquire(ctx, reqs, grants)
+			level := map[string]int64{}
+			lost := c.Master(t, "{"+reqs[0].Key+"}")
+			for i, g := range grants {
+				if g.Err != nil {
+					t.Fatal(g.Err)
+				}
+				if c.Master(t, "{"+reqs[i].Key+"}") != lost {
+					level[reqs[i].Key] = g.Level
+				}
+			}
+			if len(level) == 0 || len(level) == len(reqs) {
+				t.Fatal("the keys are not on several nodes")
+			}
+			if way == "killed" {
+				lost.Kill()
+			} else {
+				lost.Pause()
+			}
+			for range 10 {
+				source.Acquire(ctx, reqs, grants)
+				for i, g := range grants {
+					before, healthy := level[reqs[i].Key]
+					switch {
+					case !healthy:
+						if g.Err == nil {
+							t.Errorf("a key of the lost node was decided: %+v", g)
+						}
+					case g.Err != nil:
+						t.Errorf("a key of another node: %v", g.Err)
+					case g.Level != before-1:
+						t.Errorf("level %d after %d", g.Level, before)
+					default:
+						level[reqs[i].Key] = g.Level
+					}
+				}
+			}
+		})
 	}
 }

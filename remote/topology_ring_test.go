@@ -32,6 +32,10 @@ func TestRing_ServerDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	calm, err := tokenBucket.make(ring, thousand, remote.Options{Timeout: bearable})
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Keys of each server.
 	owner := func(key string) string {
 		t.Helper()
@@ -64,7 +68,7 @@ func TestRing_ServerDown(t *testing.T) {
 	for name, list := range keys {
 		for _, key := range list[:min(2, len(list))] {
 			if name != dead {
-				others = append(others, drive(t, l, key+" of another", key, 10*time.Millisecond))
+				others = append(others, drive(t, calm, key+" of another", key, 10*time.Millisecond))
 			}
 		}
 	}

@@ -3,6 +3,8 @@ package redistest
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,7 +72,7 @@ func StartCluster(tb testing.TB, masters, replicas int, args ...string) *Cluster
 func StartNode(tb testing.TB, args ...string) *Node {
 	tb.Helper()
 	n := &Node{Server: Start(tb, slices.Concat(replicated(), []string{
-		"--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
+		"--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-config-file", nodesFile(tb),
 	}, args)...)}
 	n.admin = n.Client(tb, func(o *redis.Options) {
 		o.MaxRetries, o.DialerRetries, o.ReadTimeout = -1, 1, time.Second // it may be down
@@ -81,6 +83,19 @@ func StartNode(tb testing.TB, args ...string) *Node {
 	}
 	n.ID = id
 	return n
+}
+
+// nodesFile is where a node keeps what it knows of the others. It waits until that is on the disk, and its clients wait
+// with it, every time the cluster changes: on a busy disk half a second and more for a vote. So it is kept in memory where
+// there is such a place.
+func nodesFile(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "redistest")
+	if err != nil {
+		return "nodes.conf"
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "nodes.conf")
 }
 
 // do runs CLUSTER with these arguments on the node.

@@ -166,17 +166,24 @@ func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64, k
 	return e.spent(a, left, 1), nil
 }
 
+// present is the entry itself or, when it is gone, the one that the table has now, and the handle from then on.
+func (e *entry) present(k *Key, keep bool) (*entry, error) {
+	if !e.gone.Load() {
+		return e, nil
+	}
+	there, err := e.limiter.entry(e.key, keep)
+	if err == nil && k != nil && keep {
+		k.entry.Store(there)
+	}
+	return there, err
+}
+
 // decide is the one way through: take, else refill and take again, else say when.
 func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error) {
 	l := e.limiter
-	if e.gone.Load() {
-		there, err := l.entry(e.key, n > 0)
-		if err != nil {
-			return limit.Result{}, err
-		}
-		if e = there; k != nil && n > 0 {
-			k.entry.Store(e)
-		}
+	e, err := e.present(k, n > 0)
+	if err != nil {
+		return limit.Result{}, err
 	}
 	terms := e.terms.Load()
 	if err := terms.Limit.CheckTokens(n); err != nil {
@@ -204,6 +211,9 @@ func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error)
 		if n > 1 {
 			held = a.balance.Held(l.clock.Now())
 		}
+	}
+	if a != nil && a.waiting.Load() > 0 {
+		return e.behind(a, n), nil
 	}
 	if r := e.refusal.Load(); r != nil {
 		// What is held goes back when Redis is asked, so only the rest has to be there.

@@ -158,6 +158,7 @@ func (l *Limiter) Close(ctx context.Context) error {
 		return nil
 	}
 	defer close(l.released)
+	l.janitor.wakeAll()
 	idle := make(chan struct{})
 	go func() { // ends with the calls that are out, each of which has a deadline
 		l.refills.Wait()

@@ -107,6 +107,19 @@ func (j *janitor) stop() []*entry {
 	return live
 }
 
+// wakeAll tells all who wait for tokens that the limiter is closed.
+func (j *janitor) wakeAll() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.live {
+		e.mu.Lock()
+		if a := e.account.Load(); a != nil {
+			e.wakeLocked(a)
+		}
+		e.mu.Unlock()
+	}
+}
+
 // held is how many tokens all entries hold.
 func (j *janitor) held(now int64) (tokens int64) {
 	j.mu.Lock()

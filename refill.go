@@ -32,6 +32,10 @@ func (e *entry) open() *account {
 func (e *entry) close(a *account) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.closeLocked(a)
+}
+
+func (e *entry) closeLocked(a *account) {
 	a.flights--
 	a.used = e.limiter.clock.Now()
 }
@@ -180,10 +184,15 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
 	if a.share != nil && why != probe {
 		// What was spent without Redis is charged, once: if there is no answer, it may have been all the same.
-		req.Credit = -a.share.spent(now)
+		req.Credit -= a.share.spent(now)
 		a.share.ideal = a.share.level
 	}
+	req.Credit += a.credit // once, likewise
+	a.credit = 0
 	want := int64(0)
+	if a.waiting.Load() > 0 {
+		why = report // nothing is kept for who comes later while others wait
+	}
 	if (why == refill || why == probe) && !l.opts.Exact && !e.gone.Load() && !l.ended.Load() {
 		want = terms.Want(&a.demand, l.roundTrip(), held, now)
 		if terms.Fixed > 0 {

@@ -127,6 +127,17 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 	return b.paid[run].Result(i), nil
 }
 
+// DoAll is Do for many requests at once, in order: one Paid for each run. Others may join its last run, behind them.
+func (g *Group) DoAll(key string, costs []lease.Run, send Send) ([]lease.Paid, error) {
+	g.mu.Lock()
+	b := g.openLocked(key)
+	b.costs = costs
+	g.mu.Unlock()
+	g.fly(key, b, send)
+	<-b.done
+	return b.paid, b.err
+}
+
 // Start calls send for key with the callers that wait, if any, and does not wait itself. It does nothing and returns false
 // if a batch of the key is about to be sent anyway.
 func (g *Group) Start(key string, send Send) bool {

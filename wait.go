@@ -1,0 +1,318 @@
+package hybrid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hybridlimit/hybrid/internal/flight"
+	"github.com/hybridlimit/hybrid/lease"
+	"github.com/hybridlimit/hybrid/limit"
+)
+
+// Wait is shorthand for WaitN(ctx, key, 1).
+func (l *Limiter) Wait(ctx context.Context, key string) error { return l.WaitN(ctx, key, 1) }
+
+// WaitN waits until a request that costs n tokens is admitted. In one process those who wait for a key are served in the
+// order in which they came, and before any Allow that comes while they wait: a large cost is not starved by small ones.
+// Processes are not ordered among each other. n = 0 does nothing.
+//
+// It returns nil when the tokens are taken. Errors: those of AllowN; ErrWouldExceedDeadline at once if, by what is known, the
+// tokens come after the deadline of ctx, or never; the context's own error when it ends before. Then nothing is taken,
+// unless Redis was just deciding: what it took is given back with the next request. Close wakes all with ErrClosed.
+func (l *Limiter) WaitN(ctx context.Context, key string, n int) error {
+	e, err := l.entry(key, n > 0)
+	if err != nil {
+		return err
+	}
+	return e.wait(ctx, n, nil)
+}
+
+// Wait is shorthand for WaitN(ctx, 1).
+func (k *Key) Wait(ctx context.Context) error { return k.WaitN(ctx, 1) }
+
+// WaitN is Limiter.WaitN for this key.
+func (k *Key) WaitN(ctx context.Context, n int) error { return k.entry.Load().wait(ctx, n, k) }
+
+// queue is who waits for tokens of a key, in order. It is guarded by the entry's mu.
+type queue struct {
+	waiters []*waiter
+	tokens  int64       // that they wait for together
+	timer   *time.Timer // of the next attempt; nil while one is under way, or nobody waits
+	next    int64       // when that is
+}
+
+// waiter is one of them.
+type waiter struct {
+	n        int
+	deadline time.Time  // zero: none
+	done     chan error // of one: nil when paid
+	left     bool       // its caller has gone
+}
+
+// wait is WaitN for an entry, by a handle or nil.
+func (e *entry) wait(ctx context.Context, n int, k *Key) error {
+	if err := ctx.Err(); err != nil || n == 0 {
+		return err
+	}
+	e, err := e.present(k, true)
+	if err != nil {
+		return err
+	}
+	var retry time.Duration
+	if a := e.account.Load(); a == nil || a.waiting.Load() == 0 {
+		res, err := e.allow(ctx, n, k)
+		if err != nil || res.Allowed {
+			return err
+		}
+		retry = res.RetryAfter
+	} else if err := e.terms.Load().Limit.CheckTokens(n); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w, err := e.enqueue(ctx, n, retry)
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return e.leave(w, ctx.Err())
+	}
+}
+
+// errNever is what a request is told that no waiting will admit.
+var errNever = fmt.Errorf("%w: the tokens never come", limit.ErrWouldExceedDeadline)
+
+// enqueue puts a caller at the end of the queue, unless its tokens would come too late; retry is what it was told when it
+// asked, if it did.
+func (e *entry) enqueue(ctx context.Context, n int, retry time.Duration) (*waiter, error) {
+	if retry == limit.Never {
+		return nil, errNever
+	}
+	l := e.limiter
+	a := e.open() // as a flight does, so that the account stays
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := &a.queue
+	w := &waiter{n: n, done: make(chan error, 1)}
+	w.deadline, _ = ctx.Deadline()
+	now := l.clock.Now()
+	if len(q.waiters) == 0 {
+		q.next = now + int64(retry)
+	}
+	if late(w, now, q.next, q.tokens, e.terms.Load().Limit) {
+		e.closeLocked(a)
+		return nil, limit.ErrWouldExceedDeadline
+	}
+	if l.closed.Load() {
+		e.closeLocked(a)
+		return nil, limit.ErrClosed
+	}
+	q.waiters = append(q.waiters, w)
+	q.tokens += int64(n)
+	a.waiting.Add(1)
+	if len(q.waiters) == 1 {
+		e.scheduleLocked(a)
+	}
+	return w, nil
+}
+
+// late reports whether a waiter behind so many tokens is served after its deadline, when the first of the queue is served at
+// next.
+func late(w *waiter, now, next, ahead int64, lim limit.Limit) bool {
+	if w.deadline.IsZero() {
+		return false
+	}
+	return time.Duration(next-now)+queued(ahead, lim) > time.Until(w.deadline)
+}
+
+// scheduleLocked sets the timer of the next attempt.
+func (e *entry) scheduleLocked(a *account) {
+	a.queue.timer = time.AfterFunc(time.Duration(a.queue.next-e.limiter.clock.Now()), func() { e.serve(a) })
+}
+
+// leave takes a caller whose context has ended out of the queue. If it was paid just now it is rather told that.
+func (e *entry) leave(w *waiter, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	select {
+	case err = <-w.done:
+		return err
+	default:
+	}
+	w.left = true
+	a := e.account.Load()
+	e.dropLocked(a, w)
+	return err
+}
+
+// dropLocked takes a waiter out of the queue.
+func (e *entry) dropLocked(a *account, w *waiter) {
+	q := &a.queue
+	i := slices.Index(q.waiters, w)
+	if i < 0 {
+		return
+	}
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	q.tokens -= int64(w.n)
+	a.waiting.Add(-1)
+	e.closeLocked(a)
+	if len(q.waiters) == 0 && q.timer != nil {
+		q.timer.Stop()
+		q.timer = nil
+	}
+}
+
+// serve asks for the tokens of those who come first in the queue, all in one call, and sets the timer for the others.
+func (e *entry) serve(a *account) {
+	e.mu.Lock()
+	first, costs := a.queue.first()
+	a.queue.timer = nil
+	e.mu.Unlock()
+	if len(first) == 0 {
+		return
+	}
+	retry, err := e.pay(a, first, costs)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := &a.queue
+	now := e.limiter.clock.Now()
+	q.next = now + int64(retry)
+	ahead := int64(0)
+	for _, w := range slices.Clone(q.waiters) {
+		switch {
+		case err != nil:
+			w.done <- err
+			e.dropLocked(a, w)
+		case e.limiter.closed.Load():
+			w.done <- limit.ErrClosed
+			e.dropLocked(a, w)
+		case retry == limit.Never:
+			w.done <- errNever
+			e.dropLocked(a, w)
+		case late(w, now, q.next, ahead, e.terms.Load().Limit):
+			w.done <- limit.ErrWouldExceedDeadline
+			e.dropLocked(a, w)
+		default:
+			ahead += int64(w.n)
+		}
+	}
+	if len(q.waiters) > 0 {
+		e.scheduleLocked(a)
+	}
+}
+
+// first is who can be asked for together: costs that do not fall, so that nobody is paid who stands behind one that is
+// refused.
+func (q *queue) first() (first []*waiter, costs []lease.Run) {
+	for _, w := range q.waiters {
+		last := len(costs) - 1
+		switch {
+		case last >= 0 && costs[last].Cost == w.n:
+			costs[last].Count++
+		case last >= 0 && costs[last].Cost > w.n, len(costs) == lease.MaxRuns:
+			return first, costs
+		default:
+			costs = append(costs, lease.Run{Cost: w.n, Count: 1})
+		}
+		first = append(first, w)
+	}
+	return first, costs
+}
+
+// behind is what a request is told that comes while others wait for the key: they are first.
+func (e *entry) behind(a *account, n int) limit.Result {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lim, q := e.terms.Load().Limit, &a.queue
+	first := max(0, q.next-e.limiter.clock.Now())
+	retry := time.Duration(first) + max(queued(q.tokens+int64(n), lim), time.Microsecond)
+	return limit.Result{
+		Verdict: limit.Verdict{Origin: limit.Local}, RetryAfter: retry, ResetAfter: max(retry, lim.ResetAfter(0)),
+	}
+}
+
+// queued is how long the rate takes to bring so many tokens.
+func queued(tokens int64, lim limit.Limit) time.Duration {
+	if lim.Rate == 0 {
+		return 0
+	}
+	return time.Duration(float64(tokens) / float64(lim.Rate) * float64(lim.Period))
+}
+
+// pay decides for the first waiters, in order, until one has to wait on; it returns for how long. An error is for all.
+func (e *entry) pay(a *account, first []*waiter, costs []lease.Run) (retry time.Duration, err error) {
+	w, l := a.lane, e.limiter
+	cause := error(nil)
+	var paid []lease.Paid
+	if w.paused(a) {
+		if w.open.Load() && w.probe() {
+			e.startProbe(w)
+		}
+		cause = w.cause()
+	} else if paid, err = l.flights.DoAll(e.key, costs, e.refill); errors.Is(err, limit.ErrUnavailable) {
+		if errors.Is(err, flight.ErrBehind) {
+			w.failed(len(first), err)
+		}
+		cause = err
+	} else if err != nil {
+		return 0, err
+	}
+	if cause == nil {
+		return e.settle(a, first, paid), nil
+	}
+	for _, f := range first {
+		res, err := e.withoutRedis(f.n, cause)
+		if err != nil {
+			return 0, err
+		}
+		if !res.Allowed {
+			return res.RetryAfter, nil
+		}
+		e.done(a, f)
+	}
+	return 0, nil
+}
+
+// settle tells those who were paid, and returns how long the first of the others has to wait.
+func (e *entry) settle(a *account, first []*waiter, paid []lease.Paid) (retry time.Duration) {
+	for i := 0; len(paid) > 0; paid = paid[1:] {
+		for range paid[0].Admitted {
+			if i == len(first) {
+				return 0 // others have joined the last run
+			}
+			e.done(a, first[i])
+			i++
+		}
+		if i < len(first) && first[i].n == paid[0].Cost {
+			return paid[0].Denied.RetryAfter
+		}
+	}
+	return 0
+}
+
+// done tells a waiter that it is paid. What was paid for one who has left goes back with the next request.
+func (e *entry) done(a *account, w *waiter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w.left {
+		a.credit += int64(w.n)
+		return
+	}
+	w.done <- nil
+	e.dropLocked(a, w)
+}
+
+// wakeLocked tells all waiters that the limiter is closed.
+func (e *entry) wakeLocked(a *account) {
+	for _, w := range slices.Clone(a.queue.waiters) {
+		w.done <- limit.ErrClosed
+		e.dropLocked(a, w)
+	}
+}

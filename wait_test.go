@@ -1,0 +1,336 @@
+package hybrid_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/lease/leasetest"
+)
+
+// waits runs Wait in a goroutine and returns where its end is told.
+func waits(ctx context.Context, l *hybrid.Limiter, key string, n int) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- l.WaitN(ctx, key, n) }()
+	synctest.Wait()
+	return done
+}
+
+func TestWAIT02_ADeadlineThatIsTooCloseFailsAtOnce(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		allowed(t, l, "k", 1)
+		start := time.Now()
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := l.Wait(short, "k"); !errors.Is(err, hybrid.ErrWouldExceedDeadline) || time.Since(start) > 5*time.Millisecond {
+			t.Errorf("%v after %v, want ErrWouldExceedDeadline at once", err, time.Since(start))
+		}
+		long, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		if err := l.Wait(long, "k"); err != nil || time.Since(start) > 1010*time.Millisecond || time.Since(start) < 990*time.Millisecond {
+			t.Errorf("%v after %v, want nil after 1s", err, time.Since(start))
+		}
+	})
+}
+
+func TestWAIT03_AContextThatHasEndedTakesNothing(t *testing.T) {
+	inEachMode(t, hybrid.PerHour(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := l.Wait(ended, "k"); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want Canceled", err)
+		}
+		allowed(t, l, "k", 1)
+	})
+}
+
+func TestWAIT04_WaitersAreServedInTheOrderInWhichTheyCame(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(5).WithBurst(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		start := time.Now()
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				if err := l.Wait(t.Context(), "k"); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+				if took, want := time.Since(start), time.Duration(i)*200*time.Millisecond; took < want || took > want+want/50+10*time.Millisecond {
+					t.Errorf("number %d is served after %v, want %v", i, took, want)
+				}
+			})
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		wg.Wait()
+		for i, n := range order {
+			if i != n {
+				t.Fatalf("served in the order %v", order)
+			}
+		}
+		if calls := l.Stats().Calls; calls > 4*20 {
+			t.Errorf("%d calls for 20 waiters", calls)
+		}
+	})
+}
+
+// A large cost is served before the small ones that come after it, whether these wait or not.
+func TestALargeCostIsNotStarved(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(100).WithBurst(50), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		if n := admitted(t, l, "k", 50); n < 45 {
+			t.Fatalf("admitted %d", n)
+		}
+		start := time.Now()
+		large := waits(t.Context(), l, "k", 50)
+		small := waits(t.Context(), l, "k", 1)
+		for time.Since(start) < 400*time.Millisecond {
+			if r, err := l.Allow(t.Context(), "k"); err != nil || r.Allowed || r.RetryAfter <= 0 {
+				t.Fatalf("%+v, %v after %v: overtakes", r, err, time.Since(start))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		select {
+		case <-small:
+			t.Fatal("the small one is served first")
+		default:
+		}
+		if err := <-large; err != nil || time.Since(start) > 700*time.Millisecond {
+			t.Errorf("%v after %v, want nil after half a second", err, time.Since(start))
+		}
+		if err := <-small; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		allowed(t, l, "k", 1)
+	})
+}
+
+// A crowd that waits makes few calls: all are asked for together.
+func TestManyWaitersShareCalls(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(10_000).WithBurst(5000), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		for l2, _ := l.AllowN(t.Context(), "k", 1000); l2.Allowed; l2, _ = l.AllowN(t.Context(), "k", 1000) {
+		}
+		b.slow(time.Millisecond)
+		start, before := time.Now(), l.Stats().Calls
+		var wg sync.WaitGroup
+		for range 3000 {
+			wg.Go(func() {
+				if err := l.Wait(t.Context(), "k"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(start)
+		most := int64(60)
+		if exact { // without a hold-off it asks again when the next tokens are due
+			most = took.Milliseconds() + 10
+		}
+		if calls := l.Stats().Calls - before; calls > most || took > 500*time.Millisecond {
+			t.Errorf("%d calls for 3000 waiters in %v", calls, took)
+		}
+	})
+}
+
+func TestWaitersLeave(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(10).WithBurst(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		allowed(t, l, "k", 1)
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := waits(ctx, l, "k", 1)
+		second := waits(t.Context(), l, "k", 1)
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) || time.Since(start) > time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := <-second; err != nil || time.Since(start) > 110*time.Millisecond {
+			t.Errorf("%v after %v: the place of who left is not free", err, time.Since(start))
+		}
+		// When all have left, nobody is held up by them.
+		ctx, cancel = context.WithCancel(t.Context())
+		third := waits(ctx, l, "k", 1)
+		cancel()
+		<-third
+		time.Sleep(250 * time.Millisecond)
+		allowed(t, l, "k", 1)
+	})
+}
+
+// What Redis paid for a waiter who has just left goes back.
+func TestAWaiterWhoLeavesWhileRedisDecidesLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.PerHour(10), hybrid.Options{})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 10)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		done := waits(ctx, l, "k", 5)
+		time.Sleep(30*time.Minute - time.Second)
+		b.always(leasetest.Fault{Reply: 80 * time.Millisecond})
+		time.Sleep(time.Second + 40*time.Millisecond) // decided, and on its way
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		b.always(leasetest.Fault{})
+		time.Sleep(10 * time.Second) // the janitor gives it back
+		synctest.Wait()
+		if r, err := l.AllowN(t.Context(), "k", 5); err != nil || !r.Allowed {
+			t.Errorf("%+v, %v: the tokens of who left are lost", r, err)
+		}
+	})
+}
+
+func TestWaitErrors(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(2), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		for want, f := range map[error]func() error{
+			hybrid.ErrInvalidKey:    func() error { return l.Wait(t.Context(), "") },
+			hybrid.ErrInvalidTokens: func() error { return l.WaitN(t.Context(), "k", -1) },
+			hybrid.ErrExceedsBurst:  func() error { return l.WaitN(t.Context(), "k", 3) },
+		} {
+			if err := f(); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+		if err := l.WaitN(t.Context(), "new", 0); err != nil || l.Stats().Keys > 1 {
+			t.Errorf("waiting for nothing: %v, %d keys", err, l.Stats().Keys)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, newBank(), hybrid.Blocked(), hybrid.Options{})
+		if err := l.Wait(t.Context(), "k"); !errors.Is(err, hybrid.ErrWouldExceedDeadline) {
+			t.Errorf("blocked: %v", err)
+		}
+		if err := l.SetLimit(hybrid.Unlimited()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Wait(t.Context(), "k"); err != nil {
+			t.Errorf("unlimited: %v", err)
+		}
+		closeLimiter(t, l)
+		if err := l.Wait(t.Context(), "k"); !errors.Is(err, hybrid.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+	})
+}
+
+// Those who wait are told when the limiter is closed, when the limit becomes one that never admits, or any.
+func TestWaitersAreWoken(t *testing.T) {
+	for name, do := range map[string]struct {
+		what func(*hybrid.Limiter) error
+		want error
+	}{
+		"closed":    {func(l *hybrid.Limiter) error { return l.Close(context.Background()) }, hybrid.ErrClosed},
+		"blocked":   {func(l *hybrid.Limiter) error { return l.SetLimit(hybrid.Blocked()) }, hybrid.ErrWouldExceedDeadline},
+		"unlimited": {func(l *hybrid.Limiter) error { return l.SetLimit(hybrid.Unlimited()) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inEachMode(t, hybrid.PerSecond(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+				allowed(t, l, "k", 1)
+				var all []<-chan error
+				for range 10 {
+					all = append(all, waits(t.Context(), l, "k", 1))
+				}
+				start := time.Now()
+				if err := do.what(l); err != nil {
+					t.Error(err)
+				}
+				for _, done := range all {
+					if err := <-done; !errors.Is(err, do.want) || time.Since(start) > 2*time.Second {
+						t.Errorf("%v after %v, want %v", err, time.Since(start), do.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Without Redis who waits is served by the policy.
+func TestWaitWithoutRedis(t *testing.T) {
+	for policy, want := range map[hybrid.FailurePolicy]struct {
+		err  error
+		took time.Duration
+	}{
+		hybrid.FailOpen:   {nil, 0},
+		hybrid.FailClosed: {hybrid.ErrUnavailable, 0},
+		hybrid.FailLocal:  {nil, 4 * time.Second}, // four after the burst of one, one a second
+	} {
+		t.Run(fmt.Sprint(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBank()
+				l, err := hybrid.NewFrom(b, hybrid.PerSecond(1), hybrid.Options{OnFailure: policy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close(t.Context())
+				b.Down(errors.New("away"))
+				start := time.Now()
+				for range 5 {
+					if err := l.Wait(t.Context(), "k"); !errors.Is(err, want.err) {
+						t.Errorf("%v, want %v", err, want.err)
+					}
+				}
+				if took := time.Since(start); took < want.took || took > want.took+want.took/2+time.Second {
+					t.Errorf("took %v, want %v", took, want.took)
+				}
+			})
+		})
+	}
+}
+
+// Random waiters of random costs and patience: each is served once or fails for a reason, in order, the bound holds, and
+// what the waiters cost is about what the rate brings.
+func TestWaitHistories(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(1000).WithBurst(100), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		var mu sync.Mutex
+		var env leasetest.Envelope
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 400 {
+			n := 1 + (i*i)%37
+			patience := time.Duration(i%13) * 150 * time.Millisecond
+			wg.Go(func() {
+				ctx, cancel := t.Context(), context.CancelFunc(func() {})
+				switch {
+				case i%13 == 0:
+				case i%2 == 0:
+					ctx, cancel = context.WithTimeout(ctx, patience)
+				default:
+					ctx, cancel = context.WithCancel(ctx)
+					time.AfterFunc(patience, cancel)
+				}
+				defer cancel()
+				err := l.WaitN(ctx, "k", n)
+				switch {
+				case err == nil:
+					mu.Lock()
+					env.Add(time.Since(start).Microseconds(), int64(n))
+					mu.Unlock()
+				case errors.Is(err, hybrid.ErrWouldExceedDeadline), errors.Is(err, ctx.Err()) && ctx.Err() != nil:
+				default:
+					t.Error(err)
+				}
+			})
+			time.Sleep(2 * time.Millisecond)
+		}
+		wg.Wait()
+		took := time.Since(start)
+		// Told a moment after they are taken.
+		if w := env.Worst(hybrid.PerSecond(1000).WithBurst(100)); w.Excess > 40 {
+			t.Errorf("%d above the bound", w.Excess)
+		}
+		if rate := float64(env.Admitted()) / took.Seconds(); rate < 800 && took > time.Second {
+			t.Errorf("%.0f tokens per second in %v", rate, took)
+		}
+	})
+}

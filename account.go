@@ -34,7 +34,7 @@ type account struct {
 	lives    int    // leases that have ended: an answer to a request of an earlier life is void
 	flights  int    // under way, and callers that wait
 	queue    queue  // of those
-	credit   int64  // tokens to give back with the next request
+	credit   int64  // tokens to give back, or to charge, with the next request
 	used     int64  // when the last of them ended
 	idle     bool   // the next flight without callers gives everything back
 	report   bool   // the next flight without callers says what is held, see owes
@@ -54,14 +54,14 @@ func (a *account) remaining(held int64, lim *limit.Limit) int {
 // owesLocked reports whether tokens are to be given back, or were given up without an answer and the lease they belong to
 // has not ended.
 func (a *account) owesLocked(now int64) bool {
-	return a.credit > 0 || a.owed > 0 && a.lease.Open() && now < a.deadline+int64(afterlife)
+	return a.credit != 0 || a.owed > 0 && a.lease.Open() && now < a.deadline+int64(afterlife)
 }
 
 // emptyLocked reports whether there is nothing in the account that is worth keeping: no tokens, none that the bucket has
 // to hear of, no flight, no demand that could be remembered, and no level, here or in Redis, that is not simply full. Of
 // a key that is gone a level is not kept, or there would be no end to the memory that made-up keys take.
 func (a *account) emptyLocked(ttl time.Duration, gone bool, now int64) bool {
-	if a.flights > 0 || a.balance.Tokens() > 0 || a.credit > 0 || now-a.used < int64(keepAccount) {
+	if a.flights > 0 || a.balance.Tokens() > 0 || a.credit != 0 || now-a.used < int64(keepAccount) {
 		return false
 	}
 	if !gone && (now < a.known || a.share != nil && !a.share.full(now)) {

@@ -106,21 +106,21 @@ func (e *entry) startFor(note func(*account)) {
 }
 
 // allow decides a request of n tokens, for a handle or nil. What comes first is for the most frequent ones: a single token
-// that is there, and one for which the bucket was found dry. Everything else is for decide.
+// that is there, and one for which the bucket was found dry. Everything else is for answer.
 func (e *entry) allow(ctx context.Context, n int, k *Key) (limit.Result, error) {
 	a := e.account.Load()
 	if n != 1 || a == nil {
-		return e.decide(ctx, n, k)
+		return e.answer(ctx, n, k)
 	}
 	clock := &e.limiter.clock
 	about := clock.About()
 	if r := e.refusal.Load(); r != nil {
 		if about < r.Until()-nearEnd && clock.asked.Load() && a.balance.Tokens() == 0 {
-			if res, ok := r.Again(about, 1); ok {
+			if res, ok := r.Again(about, 1); ok && !e.limiter.opts.Shadow {
 				return res, nil
 			}
 		}
-		return e.decide(ctx, 1, k)
+		return e.answer(ctx, 1, k)
 	}
 	if s := a.balance.Stripes(); s != nil {
 		return e.allowStriped(ctx, a, s.Mine(), k)
@@ -156,7 +156,7 @@ func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64, k
 	left, ok := a.balance.Confirm(1, left, deadline, e.limiter.clock.Refresh)
 	if !ok {
 		e.limiter.lost(left)
-		return e.decide(ctx, 1, k)
+		return e.answer(ctx, 1, k)
 	}
 	if a.balance.Contended() {
 		e.mu.Lock()
@@ -164,6 +164,16 @@ func (e *entry) confirm(ctx context.Context, a *account, left, deadline int64, k
 		e.mu.Unlock()
 	}
 	return e.spent(a, left, 1), nil
+}
+
+// answer is what decide says, or, of a limiter that only counts, that it is allowed.
+func (e *entry) answer(ctx context.Context, n int, k *Key) (limit.Result, error) {
+	res, err := e.decide(ctx, n, k)
+	if err == nil && !res.Allowed && e.limiter.opts.Shadow {
+		e.limiter.counts.shadowed.Add(1)
+		res.Allowed, res.RetryAfter = true, 0
+	}
+	return res, err
 }
 
 // present is the entry itself or, when it is gone, the one that the table has now, and the handle from then on.

@@ -121,7 +121,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int) (limit.Result, 
 	if err != nil {
 		return limit.Result{}, err
 	}
-	return e.decide(ctx, n, nil)
+	return e.answer(ctx, n, nil)
 }
 
 // begin says whether a call to the source may start; end must follow.

@@ -51,6 +51,9 @@ type Options struct {
 	// Instances is how many processes share the limits, for FailLocal before Redis was ever seen; later the most that
 	// were seen to share a key in the last minutes count, if they are more. Default 1.
 	Instances int
+	// Shadow decides and counts, and then allows everything: for trying a limit out before it is enforced. What would
+	// have been denied is counted in Stats.Shadowed. Default false.
+	Shadow bool
 	// Observer is told of calls to Redis and of outages. Default: nobody is.
 	Observer Observer
 	// Logger gets a line when Redis stops answering, when it answers again, and when it refuses requests. No line holds

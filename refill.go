@@ -187,8 +187,10 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 		req.Credit -= a.share.spent(now)
 		a.share.ideal = a.share.level
 	}
-	req.Credit += a.credit // once, likewise
-	a.credit = 0
+	if why != probe {
+		req.Credit += a.credit // once, likewise
+		a.credit = 0
+	}
 	want := int64(0)
 	if a.waiting.Load() > 0 {
 		why = report // nothing is kept for who comes later while others wait

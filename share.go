@@ -68,6 +68,15 @@ func (s *share) take(now, n int64) limit.Result {
 // maxWait is when a request that only Redis can decide should be tried again: by then it has been probed.
 const maxWait = time.Second
 
+// giveBack puts tokens back that were spent here, or charges more if n is negative, and returns what is left of n: tokens
+// that were not spent here.
+func (s *share) giveBack(now, n int64) (rest int64) {
+	s.refill(now)
+	back := min(n, s.ideal.N-s.level.N)
+	s.level.N = max(s.level.N+back, -s.burst)
+	return max(0, n-back)
+}
+
 // spent is how many tokens are missing because they were spent here: what the bucket in Redis has too many.
 func (s *share) spent(now int64) int64 {
 	s.refill(now)

@@ -25,6 +25,8 @@ type Stats struct {
 	Unavailable bool
 	Err         error
 	Fallbacks   int64
+	// Shadowed is how many requests were allowed only because of Options.Shadow.
+	Shadowed int64
 	// Instances is how many processes are taken to share a key; see Options.Instances.
 	Instances int
 	// RoundTrip is a round trip to Redis that few exceed; 0 before the first.
@@ -33,8 +35,8 @@ type Stats struct {
 
 // counters are the parts of Stats that are counted; rtt is measured along with them.
 type counters struct {
-	calls, failed, leased, returned, expired, fallback atomic.Int64
-	rtt                                                atomic.Pointer[lease.RTT]
+	calls, failed, leased, returned, expired, fallback, shadowed atomic.Int64
+	rtt                                                          atomic.Pointer[lease.RTT]
 }
 
 // Stats reads the counts. They are not taken at one instant.
@@ -49,7 +51,7 @@ func (l *Limiter) Stats() Stats {
 	now := l.clock.Now()
 	s.Held, s.Instances = l.janitor.held(now), l.instances(now)
 	s.Unavailable, s.Err = l.lanes.unavailable()
-	s.Fallbacks = l.counts.fallback.Load()
+	s.Fallbacks, s.Shadowed = l.counts.fallback.Load(), l.counts.shadowed.Load()
 	return s
 }
 

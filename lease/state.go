@@ -23,6 +23,9 @@ func (s *State) Begin(id string) { *s = State{id: id} }
 // End forgets the lease. Its tokens must have been thrown away.
 func (s *State) End() { *s = State{} }
 
+// Seq is the number of the last request, 0 before the first. While it stays the same, nothing has been reported.
+func (s *State) Seq() int64 { return s.seq }
+
 // Used is how many tokens of the lease are gone in all, when held are held now.
 func (s *State) Used(held int64) int64 { return s.in - held }
 

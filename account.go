@@ -18,8 +18,8 @@ type account struct {
 	mark    atomic.Int64    // when so many are left, the next lease is asked for
 	level   atomic.Int64    // of the bucket, at the last reply
 
-	waiting     atomic.Int32 // callers of Wait
-	pausedUntil atomic.Int64 // Redis is not asked before, because it has refused
+	waiting atomic.Int32            // callers of Wait
+	refused atomic.Pointer[refused] // by Redis, for the time being
 
 	lane *lane // to the server of the key
 
@@ -44,6 +44,12 @@ type account struct {
 	touched  int64  // tokens there were when the table last looked
 
 	watched watch // guarded by the janitor
+}
+
+// refused is an answer of a healthy Redis that will not decide.
+type refused struct {
+	err   error
+	until int64 // it is not asked again before
 }
 
 // remaining is what is left in all as far as this process knows, when it holds so many tokens.

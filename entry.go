@@ -82,7 +82,7 @@ func (e *entry) Evicted() {
 // prefetch asks for the next lease before this one is used up.
 func (e *entry) prefetch() {
 	if e.limiter.clock.Now() >= e.refusal.Load().Until() {
-		e.limiter.flights.Start(e.key, e.refill)
+		e.limiter.flights.Start(e.key, e.refill, nil)
 	}
 }
 
@@ -101,7 +101,7 @@ func (e *entry) startFor(note func(*account)) {
 	}
 	e.mu.Unlock()
 	if a != nil {
-		e.limiter.flights.Start(e.key, e.refill)
+		e.limiter.flights.Start(e.key, e.refill, nil)
 	}
 }
 
@@ -233,17 +233,13 @@ func (e *entry) decide(ctx context.Context, n int, k *Key) (limit.Result, error)
 	}
 	l.keys.Touch(e)
 	w := e.lane(a)
-	if w.paused(a) {
-		if w.open.Load() && w.probe() {
-			e.startProbe(w)
-		}
-		return e.withoutRedis(n, w.cause())
+	if cause := w.paused(a); cause != nil {
+		e.probeIfDue(w)
+		return e.withoutRedis(n, cause)
 	}
 	res, err := l.flights.Do(ctx, e.key, n, e.refill)
 	if errors.Is(err, limit.ErrUnavailable) {
-		if errors.Is(err, flight.ErrBehind) {
-			w.failed(1, err)
-		}
+		e.waitedBehind(w, 1, err)
 		return e.withoutRedis(n, err)
 	}
 	return res, err
@@ -257,9 +253,19 @@ func (e *entry) lane(a *account) *lane {
 	return e.limiter.lane(e.key)
 }
 
-// startProbe starts the probe that was allotted to the caller.
-func (e *entry) startProbe(w *lane) {
-	if !e.limiter.flights.Start(e.key, e.probe) {
+// waitedBehind counts callers whose call was not made, because the one before it got no answer.
+func (e *entry) waitedBehind(w *lane, callers int, err error) {
+	if errors.Is(err, flight.ErrBehind) {
+		w.failed(callers, err)
+	}
+}
+
+// probeIfDue starts a probe, if it is time for one.
+func (e *entry) probeIfDue(w *lane) {
+	if !w.open.Load() || !w.probe() {
+		return
+	}
+	if !e.limiter.flights.Start(e.key, e.probe, func() { w.probed(false) }) {
 		w.probed(false) // a flight that started before the breaker opened is still to go
 	}
 }

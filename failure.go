@@ -64,9 +64,13 @@ type outage struct {
 	failing atomic.Bool // nothing has gone well since the last failure
 	evicted atomic.Bool // the table has forgotten a key since then
 
-	mu      sync.Mutex // guards the fields below
-	breaker breaker.Breaker
-	err     error // the last failure
+	mu       sync.Mutex // guards the fields below
+	breaker  breaker.Breaker
+	err      error    // the last failure
+	events   []func() // to be told to the Logger and the Observer
+	refusals int64    // when one was last logged
+
+	telling sync.Mutex // held by who tells
 }
 
 // succeeded notes that n decisions came from Redis.
@@ -85,19 +89,52 @@ func (o *outage) failed(n int, err error) {
 	o.mu.Lock()
 	o.err = err
 	o.failing.Store(true)
-	opened := o.breaker.Failed(o.limiter.clock.Now(), n, rand.Float64())
-	if opened {
+	if o.breaker.Failed(o.limiter.clock.Now(), n, rand.Float64()) {
 		o.open.Store(true)
+		o.events = append(o.events, func() {
+			o.limiter.log(slog.LevelWarn, "redis does not answer; requests are decided by the failure policy",
+				slog.Any("policy", o.limiter.opts.OnFailure), slog.String("server", o.name), slog.Any("error", err))
+			if obs := o.limiter.opts.Observer; obs != nil {
+				obs.Unavailable(err)
+			}
+		})
 	}
 	o.mu.Unlock()
-	if !opened {
-		return
+	o.tell()
+}
+
+// refuses logs that a healthy Redis refuses requests, once a second.
+func (o *outage) refuses(now int64, err error) {
+	o.mu.Lock()
+	if o.refusals == 0 || now-o.refusals >= int64(time.Second) {
+		o.refusals = now
+		o.events = append(o.events, func() {
+			o.limiter.log(slog.LevelError, "redis refuses requests", slog.String("server", o.name), slog.Any("error", err))
+		})
 	}
-	o.limiter.log(slog.LevelWarn, "redis does not answer; requests are decided by the failure policy",
-		slog.Any("policy", o.limiter.opts.OnFailure), slog.String("server", o.name), slog.Any("error", err))
-	if obs := o.limiter.opts.Observer; obs != nil {
-		obs.Unavailable(err)
+	o.mu.Unlock()
+	o.tell()
+}
+
+// tell passes on what has happened, in the order in which it did: a slow handler must not make an end come before its
+// beginning. Nobody waits for it but who does it.
+func (o *outage) tell() {
+	for o.pending() && o.telling.TryLock() {
+		o.mu.Lock()
+		events := o.events
+		o.events = nil
+		o.mu.Unlock()
+		for _, tell := range events {
+			tell()
+		}
+		o.telling.Unlock() // what came meanwhile is for the next turn
 	}
+}
+
+func (o *outage) pending() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.events) > 0
 }
 
 // probe reports whether the caller shall see whether Redis answers again; it must call probed then.
@@ -112,19 +149,20 @@ func (o *outage) probed(good bool) {
 	now := o.limiter.clock.Now()
 	o.mu.Lock()
 	since := o.breaker.Since()
-	closed := o.breaker.Probed(now, good, rand.Float64())
-	if closed {
+	if o.breaker.Probed(now, good, rand.Float64()) {
 		o.open.Store(false)
+		o.failing.Store(false)
+		o.evicted.Store(false)
+		after := time.Duration(now - since)
+		o.events = append(o.events, func() {
+			o.limiter.log(slog.LevelInfo, "redis answers again", slog.String("server", o.name), slog.Duration("after", after))
+			if obs := o.limiter.opts.Observer; obs != nil {
+				obs.Available(after)
+			}
+		})
 	}
 	o.mu.Unlock()
-	if !closed {
-		return
-	}
-	after := time.Duration(now - since)
-	o.limiter.log(slog.LevelInfo, "redis answers again", slog.String("server", o.name), slog.Duration("after", after))
-	if obs := o.limiter.opts.Observer; obs != nil {
-		obs.Available(after)
-	}
+	o.tell()
 }
 
 // cause is the error of a decision that is not asked of Redis.
@@ -158,9 +196,9 @@ func (l *Limiter) called(w *lane, a *account, sent int64, callers int, err error
 	case errors.Is(err, remote.ErrRefused):
 		// Redis is well, it only will not. That says nothing about other keys.
 		if a != nil {
-			a.pausedUntil.Store(now + int64(afterRefusal))
+			a.refused.Store(&refused{err, now + int64(afterRefusal)})
 		}
-		l.log(slog.LevelError, "redis refuses a request", slog.Any("error", err))
+		w.refuses(now, err)
 	case time.Duration(now-sent) < l.opts.Timeout/2:
 		w.failed(1, err)
 	default:
@@ -196,8 +234,11 @@ func (e *entry) withoutRedis(n int, cause error) (limit.Result, error) {
 	defer e.mu.Unlock()
 	now := l.clock.Now()
 	s := a.share
-	if s == nil || s.limit != terms.Limit {
-		s = newShare(terms.Limit, l.instances(now), a.knownLevel(terms.Limit, e.lane(a).evicted.Load(), now), now)
+	switch {
+	case s == nil:
+		s = newShare(terms.Limit, l.instances(), a.knownLevel(terms.Limit, e.lane(a).evicted.Load(), now), now)
+	case s.limit != terms.Limit:
+		s = s.under(terms.Limit, l.instances(), now)
 	}
 	if n > 0 {
 		a.share = s

@@ -22,11 +22,14 @@ func (e *entry) peek(ctx context.Context) (limit.Result, error) {
 		return limit.Result{Verdict: limit.Verdict{Allowed: true, Origin: limit.Local}, Remaining: r.Remaining}, nil
 	}
 	a := e.account.Load()
-	if w := e.lane(a); w.paused(a) {
-		return e.withoutRedis(0, w.cause())
+	w := e.lane(a)
+	if cause := w.paused(a); cause != nil {
+		e.probeIfDue(w)
+		return e.withoutRedis(0, cause)
 	}
 	res, err := l.peeks.Do(ctx, e.key, 0, e.look)
 	if errors.Is(err, limit.ErrUnavailable) {
+		e.waitedBehind(w, 1, err)
 		return e.withoutRedis(0, err)
 	}
 	return res, err
@@ -40,9 +43,10 @@ func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.
 	}
 	defer l.end()
 	terms, sent := e.terms.Load().rated, l.clock.Now()
-	w := e.lane(e.account.Load())
+	a := e.account.Load()
+	w := e.lane(a)
 	g := w.do(ctx, lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs})
-	l.called(w, nil, sent, lease.Callers(costs), g.Err)
+	l.called(w, a, sent, lease.Callers(costs), g.Err)
 	if g.Err != nil {
 		return nil, g.Err
 	}

@@ -2,6 +2,7 @@ package hybrid
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -131,6 +132,9 @@ func (p *pipeline) acquire(ctx context.Context, reqs []lease.Request, grants []l
 		fail(err)
 	}
 	for i := range grants {
+		if err := grants[i].Err; err != nil && !errors.Is(err, limit.ErrUnavailable) && !errors.Is(err, limit.ErrInvalid) {
+			grants[i].Err = fmt.Errorf("%w: %w", limit.ErrUnavailable, err) // one of another source's own
+		}
 		if !grants[i].Answers(&reqs[i]) {
 			grants[i] = lease.Grant{Err: errNoAnswer}
 		}

@@ -78,12 +78,12 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 		}
 	}
 	callers := lease.Callers(costs)
-	if !probing && a.lane.paused(a) { // they came before that was known
-		return nil, a.lane.cause()
-	}
 	why := e.purpose(a, costs, limited, probing)
 	if why == nothing {
 		return nil, nil
+	}
+	if cause := a.lane.paused(a); cause != nil && !probing { // they came before that was known
+		return nil, cause
 	}
 	for attempt := 0; ; attempt++ {
 		q := e.ask(a, costs, why)
@@ -98,7 +98,7 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 		if !void {
 			return e.accept(a, &q, &g), nil
 		}
-		e.forfeit()
+		e.void(a, &q)
 		if len(costs) == 0 {
 			return nil, nil
 		}
@@ -109,9 +109,17 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 	}
 }
 
-// paused reports whether Redis is not to be asked, for the key of this account or for any.
-func (o *outage) paused(a *account) bool {
-	return o.open.Load() || a != nil && o.limiter.clock.Now() < a.pausedUntil.Load()
+// paused is why Redis is not to be asked, for the key of this account or for any; nil if it is.
+func (o *outage) paused(a *account) error {
+	if o.open.Load() {
+		return o.cause()
+	}
+	if a != nil {
+		if r := a.refused.Load(); r != nil && o.limiter.clock.Now() < r.until {
+			return r.err
+		}
+	}
+	return nil
 }
 
 // purpose is what a flight is for.
@@ -152,8 +160,9 @@ type request struct {
 	terms *terms
 	sent  int64
 	lives int // of the account
-	// charged: what was spent without Redis is in it.
-	charged bool
+	// charged: what was spent without Redis and what is to be given back is in it, so much.
+	charged       bool
+	spent, credit int64
 }
 
 // ask makes the next request and freezes what it says about the lease.
@@ -182,15 +191,17 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 	}
 	held := a.balance.Tokens()
 	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Costs: costs}
-	if a.share != nil && why != probe {
-		// What was spent without Redis is charged, once: if there is no answer, it may have been all the same.
-		req.Credit -= a.share.spent(now)
+	// What is owed is charged once: if there is no answer, it may have been all the same. So not while that is likely.
+	var spent, credit int64
+	charged := why != probe && !a.lane.failing.Load()
+	if charged && a.share != nil {
+		spent = a.share.spent(now)
 		a.share.ideal = a.share.level
 	}
-	if why != probe {
-		req.Credit += a.credit // once, likewise
-		a.credit = 0
+	if charged {
+		credit, a.credit = a.credit, 0
 	}
+	req.Credit = credit - spent
 	want := int64(0)
 	if a.waiting.Load() > 0 {
 		why = report // nothing is kept for who comes later while others wait
@@ -210,7 +221,7 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 		req.Lease.Demand = a.demand.InTau()
 		terms.fill(&req.Lease)
 	}
-	return request{req, terms, now, a.lives, a.share != nil && why != probe}
+	return request{req, terms, now, a.lives, charged, spent, credit}
 }
 
 // accept takes the answer to the newest request and pays the batch.
@@ -343,7 +354,19 @@ func (e *entry) decideLocally(a *account, costs []lease.Run) ([]lease.Paid, bool
 	return paid, true
 }
 
-// forfeit ends the lease, because the bucket said that it is void.
+// void ends the lease, because the bucket has answered that it is void. Nothing else was done, so what was to be charged
+// still is.
+func (e *entry) void(a *account, q *request) {
+	e.forfeit()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	a.credit += q.credit
+	if a.share != nil {
+		a.share.ideal.N += q.spent
+	}
+}
+
+// forfeit ends the lease and forgets what the bucket said.
 func (e *entry) forfeit() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

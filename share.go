@@ -38,6 +38,15 @@ func newShare(lim limit.Limit, n int, level, now int64) *share {
 	return s
 }
 
+// under is the share under another limit: what was spent stays spent, as in a bucket.
+func (s *share) under(lim limit.Limit, n int, now int64) *share {
+	spent := s.spent(now)
+	other := newShare(lim, n, 0, now)
+	other.level.N = min(s.level.N, other.burst)
+	other.ideal.N = min(other.level.N+spent, other.burst)
+	return other
+}
+
 // refill brings the share to the time now.
 func (s *share) refill(now int64) {
 	micros := (now - s.at) / 1000
@@ -113,8 +122,9 @@ type holders struct {
 
 const holdersPeriod = 5 * time.Minute
 
-// see notes that n processes were seen now, and returns the most of late.
-func (h *holders) see(now int64, n int) (most int) {
+// see notes that n processes were seen now. Time counts only where something is seen: in a long outage the number must not
+// be forgotten.
+func (h *holders) see(now int64, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if periods := (now - h.since) / int64(holdersPeriod); periods > 0 {
@@ -124,10 +134,11 @@ func (h *holders) see(now int64, n int) (most int) {
 		}
 	}
 	h.most = max(h.most, n)
-	return max(h.most, h.before)
 }
 
 // instances is how many processes share the limits: as many as Options say, or as were lately seen.
-func (l *Limiter) instances(now int64) int {
-	return max(l.opts.Instances, l.holders.see(now, 0))
+func (l *Limiter) instances() int {
+	l.holders.mu.Lock()
+	defer l.holders.mu.Unlock()
+	return max(l.opts.Instances, l.holders.most, l.holders.before)
 }

@@ -49,7 +49,7 @@ func (l *Limiter) Stats() Stats {
 		RoundTrip: l.roundTrip().High(),
 	}
 	now := l.clock.Now()
-	s.Held, s.Instances = l.janitor.held(now), l.instances(now)
+	s.Held, s.Instances = l.janitor.held(now), l.instances()
 	s.Unavailable, s.Err = l.lanes.unavailable()
 	s.Fallbacks, s.Shadowed = l.counts.fallback.Load(), l.counts.shadowed.Load()
 	return s

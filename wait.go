@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hybridlimit/hybrid/internal/flight"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -249,17 +248,12 @@ func queued(tokens int64, lim limit.Limit) time.Duration {
 // pay decides for the first waiters, in order, until one has to wait on; it returns for how long. An error is for all.
 func (e *entry) pay(a *account, first []*waiter, costs []lease.Run) (retry time.Duration, err error) {
 	w, l := a.lane, e.limiter
-	cause := error(nil)
 	var paid []lease.Paid
-	if w.paused(a) {
-		if w.open.Load() && w.probe() {
-			e.startProbe(w)
-		}
-		cause = w.cause()
+	cause := w.paused(a)
+	if cause != nil {
+		e.probeIfDue(w)
 	} else if paid, err = l.flights.DoAll(e.key, costs, e.refill); errors.Is(err, limit.ErrUnavailable) {
-		if errors.Is(err, flight.ErrBehind) {
-			w.failed(len(first), err)
-		}
+		e.waitedBehind(w, len(first), err)
 		cause = err
 	} else if err != nil {
 		return 0, err

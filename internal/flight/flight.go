@@ -49,6 +49,7 @@ func New(timeout time.Duration) *Group {
 // batch is what one call carries. It is also the context of that call, which ends when nobody waits for it any more: a
 // context made for the purpose would have a second timer that ends at the same time.
 type batch struct {
+	send  Send         // by which it goes; that of the flight that comes to send it may be another
 	costs []lease.Run  // guarded by Group.mu until the batch is cut
 	one   [1]lease.Run // where costs begins: most batches have one run
 
@@ -104,15 +105,15 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 		return limit.Result{}, err
 	}
 	g.mu.Lock()
-	b, run, i, opened := g.joinLocked(key, cost)
+	b, run, i, opened := g.joinLocked(key, cost, send)
 	g.mu.Unlock()
 	switch {
 	case opened && ctx.Done() == nil:
 		// This caller waits in any case, so it may as well see to the call itself: handing it to another goroutine
 		// and back costs a third of a round trip on loopback.
-		g.fly(key, b, send)
+		g.fly(key, b)
 	case opened:
-		go g.fly(key, b, send)
+		go g.fly(key, b)
 	}
 	select {
 	case <-b.done:
@@ -130,32 +131,42 @@ func (g *Group) Do(ctx context.Context, key string, cost int, send Send) (limit.
 // DoAll is Do for many requests at once, in order: one Paid for each run. Others may join its last run, behind them.
 func (g *Group) DoAll(key string, costs []lease.Run, send Send) ([]lease.Paid, error) {
 	g.mu.Lock()
-	b := g.openLocked(key)
+	b := g.openLocked(key, send)
 	b.costs = costs
 	g.mu.Unlock()
-	g.fly(key, b, send)
+	g.fly(key, b)
 	<-b.done
 	return b.paid, b.err
 }
 
 // Start calls send for key with the callers that wait, if any, and does not wait itself. It does nothing and returns false
-// if a batch of the key is about to be sent anyway.
-func (g *Group) Start(key string, send Send) bool {
+// if a batch of the key is about to be sent anyway. If the call before it does not end in time, send is not called, but
+// unsent, which may be nil.
+func (g *Group) Start(key string, send Send, unsent func()) bool {
 	g.mu.Lock()
 	var b *batch
 	if q := g.open[key]; len(q) == 0 || q[len(q)-1].settled() {
-		b = g.openLocked(key)
+		b = g.openLocked(key, send)
 	}
 	g.mu.Unlock()
-	if b != nil {
-		go g.fly(key, b, send)
+	if b == nil {
+		return false
 	}
-	return b != nil
+	go func() {
+		g.fly(key, b)
+		g.mu.Lock()
+		sent := b.sent
+		g.mu.Unlock()
+		if !sent && unsent != nil {
+			unsent()
+		}
+	}()
+	return true
 }
 
 // openLocked adds an empty batch behind those of the key.
-func (g *Group) openLocked(key string) *batch {
-	b := &batch{done: make(chan struct{}), late: g.late}
+func (g *Group) openLocked(key string, send Send) *batch {
+	b := &batch{send: send, done: make(chan struct{}), late: g.late}
 	b.costs = b.one[:0]
 	b.timer = time.AfterFunc(g.timeout, func() { g.timeOut(key, b) })
 	g.open[key] = append(g.open[key], b)
@@ -165,25 +176,28 @@ func (g *Group) openLocked(key string) *batch {
 // timeOut ends the wait of the callers of b. If its call is out, those who wait for the next one have waited nearly as long,
 // and would again, if the server hangs: they give up too.
 func (g *Group) timeOut(key string, b *batch) {
+	err := b.late
 	g.mu.Lock()
-	if b.sent && !b.settled() {
+	if !b.sent {
+		err = ErrBehind
+	} else if !b.settled() {
 		for _, next := range g.open[key] { // before b is settled: not those who come back from it
 			next.settle(nil, ErrBehind)
 		}
 	}
 	g.mu.Unlock()
-	b.settle(nil, b.late)
+	b.settle(nil, err)
 }
 
 // ErrBehind is told to callers whose batch was not sent, because the call before it got no answer in time.
 var ErrBehind = fmt.Errorf("%w: the call before got no answer in time", limit.ErrUnavailable)
 
 // joinLocked puts a cost at the end of the key's newest batch, or opens one.
-func (g *Group) joinLocked(key string, cost int) (b *batch, run, i int, opened bool) {
+func (g *Group) joinLocked(key string, cost int, send Send) (b *batch, run, i int, opened bool) {
 	if q := g.open[key]; len(q) > 0 && q[len(q)-1].takes(cost) {
 		b = q[len(q)-1]
 	} else {
-		b, opened = g.openLocked(key), true
+		b, opened = g.openLocked(key, send), true
 	}
 	run, i = b.add(cost)
 	return b, run, i, opened
@@ -209,21 +223,21 @@ func (b *batch) add(cost int) (run, i int) {
 
 // fly sees to it that b is sent: it joins the flight that is out for the key and then starts the next, until b is
 // among those that were sent. There is one such goroutine for each batch, and it ends with it.
-func (g *Group) fly(key string, b *batch, send Send) {
+func (g *Group) fly(key string, b *batch) {
 	defer g.drop(key, b)
 	defer b.timer.Stop()
 	// In case send ends this goroutine (runtime.Goexit, as t.FailNow does): nobody may wait for ever.
 	defer b.settle(nil, errEnded)
 	for !b.settled() {
 		g.flights.Do(key, func() (any, error) {
-			g.sendOldest(key, send)
+			g.sendOldest(key)
 			return nil, nil
 		})
 	}
 }
 
 // sendOldest cuts the oldest batch of the key, sends it and pays its callers.
-func (g *Group) sendOldest(key string, send Send) {
+func (g *Group) sendOldest(key string) {
 	b := g.cut(key)
 	if b == nil {
 		return
@@ -235,7 +249,7 @@ func (g *Group) sendOldest(key string, send Send) {
 	var paid []lease.Paid
 	// singleflight would raise a panic again in every goroutine that joined and so take the process down.
 	err := Guard(func() (err error) {
-		paid, err = send(b, key, b.costs)
+		paid, err = b.send(b, key, b.costs)
 		return err
 	})
 	b.settle(paid, err)

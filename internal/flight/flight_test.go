@@ -417,17 +417,17 @@ func TestAllCallersLeave(t *testing.T) {
 // Start makes a call without a caller; whoever comes before it is sent joins it.
 func TestStart(t *testing.T) {
 	each(t, &bucket{takes: 10 * time.Millisecond, level: 10}, func(t *testing.T, c *callers, b *bucket, caller context.Context) {
-		c.group.Start("k", c.send)
+		c.group.Start("k", c.send, nil)
 		synctest.Wait()
-		c.group.Start("k", c.send)
-		c.group.Start("k", c.send) // one is about to be sent anyway
+		c.group.Start("k", c.send, nil)
+		c.group.Start("k", c.send, nil) // one is about to be sent anyway
 		first := c.ask(caller, 1)
 		second := c.ask(caller, 1)
-		c.group.Start("k", c.send)
+		c.group.Start("k", c.send, nil)
 		c.wg.Wait()
 		first.want(t, true, 9, 20*time.Millisecond)
 		second.want(t, true, 8, 20*time.Millisecond)
-		c.group.Start("k", c.send)
+		c.group.Start("k", c.send, nil)
 		time.Sleep(20 * time.Millisecond)
 		b.sends(t, nil, []lease.Run{{Cost: 1, Count: 2}}, nil)
 	})

@@ -27,6 +27,7 @@ var allowedImports = map[string][]string{
 	".":                 {"limit", "lease", "remote", "internal/balance", "internal/breaker", "internal/bucket", "internal/flight", "internal/keytable", lruPath},
 	"limit":             {"internal/bucket"},
 	"local":             {"limit", "internal/bucket", lruPath},
+	"httplimit":         {"limit"},
 	"lease":             {"limit", "internal/bucket"},
 	"lease/leasetest":   {"limit", "lease", "internal/bucket"},
 	"remote":            {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/hybridlimit/hybrid/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // as in main
+	os.Exit(redistest.Main(m))
+}
+
+// output is what a program that runs has printed.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+var address = regexp.MustCompile(`http://localhost:\d+`)
+
+// start runs the program until the test ends, and returns where it serves.
+func start(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var out, errs output
+	ended := make(chan int)
+	go func() { ended <- run(ctx, append([]string{"-listen", "127.0.0.1:0"}, args...), &out, &errs) }()
+	t.Cleanup(func() {
+		cancel()
+		if status := <-ended; status != 0 || errs.String() != "" {
+			t.Errorf("status %d, stderr %q", status, errs.String())
+		}
+	})
+	for range 500 {
+		if base := address.FindString(out.String()); base != "" {
+			return base
+		}
+		select {
+		case status := <-ended:
+			t.Fatalf("status %d, stderr %q", status, errs.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Fatal("it does not serve")
+	return ""
+}
+
+// curl returns the status, the headers and the body of an answer, as curl -i prints them, but in the order of their names.
+func curl(t *testing.T, url string) (status, text string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for name, values := range resp.Header {
+		for _, v := range values {
+			lines = append(lines, name+": "+v+"\n")
+		}
+	}
+	slices.Sort(lines)
+	status = resp.Proto + " " + resp.Status
+	return status, status + "\n" + strings.Join(lines, "") + "\n" + string(body)
+}
+
+func testAPI(t *testing.T, base string) {
+	for i, want := range []string{"200 OK", "200 OK", "429 Too Many Requests"} {
+		if status, text := curl(t, base+"/hello/you"); status != "HTTP/1.1 "+want {
+			t.Errorf("request %d:\n%s", i, text)
+		}
+		if _, text := curl(t, base+"/limit"); !strings.HasPrefix(text, "HTTP/1.1 204") || !strings.Contains(text, "X-Ratelimit-Limit: 2\n") {
+			t.Errorf("/limit: %s", text)
+		}
+		if _, text := curl(t, base+"/healthz"); !strings.HasPrefix(text, "HTTP/1.1 200") || strings.Contains(text, "Ratelimit") {
+			t.Errorf("/healthz: %s", text)
+		}
+	}
+}
+
+func TestEmbedded(t *testing.T) { testAPI(t, start(t, "-limit", "2/m")) }
+
+func TestTwoProcesses(t *testing.T) {
+	srv := redistest.Start(t)
+	bases := []string{start(t, "-redis", srv.Addr(), "-limit", "2/m"), start(t, "-redis", srv.Addr(), "-limit", "2/m")}
+	for i, want := range []string{"200", "200", "429", "429"} {
+		if status, text := curl(t, bases[i%2]+"/hello/you"); !strings.HasPrefix(status, "HTTP/1.1 "+want) {
+			t.Errorf("request %d:\n%s", i, text)
+		}
+	}
+}
+
+// TestTranscript compares the answers with those in the documentation, but for dates and for the numbers of seconds.
+func TestTranscript(t *testing.T) {
+	page, err := os.ReadFile("../../docs/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vague := regexp.MustCompile(`Date: .*|Retry-After: \d+|X-Ratelimit-Reset: \d+|;t=\d+|in \d+ seconds?`)
+	base := start(t)
+	for i := range 6 {
+		_, text := curl(t, base+"/hello/you")
+		if i != 0 && i != 5 {
+			continue
+		}
+		for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+			line = vague.ReplaceAllString(line, "")
+			if !slices.ContainsFunc(strings.Split(string(page), "\n"), func(l string) bool {
+				return strings.TrimSpace(vague.ReplaceAllString(l, "")) == line
+			}) {
+				t.Errorf("answer %d has a line that is not in the documentation: %q", i, line)
+			}
+		}
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for status, all := range map[int][][]string{
+		2: {{"-limit", "0/s"}, {"-limit", "many"}, {"-nosuch"}, {"stray"}},
+		1: {{"-listen", "nowhere:-1"}},
+	} {
+		for _, args := range all {
+			var out, errs output
+			if got := run(t.Context(), args, &out, &errs); got != status || out.String() != "" || strings.Count(errs.String(), "\n") != 1 {
+				t.Errorf("%q: status %d, stdout %q, stderr %q", args, got, out.String(), errs.String())
+			}
+		}
+	}
+	var out, errs output
+	if got := run(t.Context(), []string{"-help"}, &out, &errs); got != 0 || !strings.Contains(out.String(), "-redis") || errs.String() != "" {
+		t.Errorf("-help: status %d, stdout %q, stderr %q", got, out.String(), errs.String())
+	}
+}

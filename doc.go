@@ -38,6 +38,11 @@
 // 6. Bounded memory: at most MaxKeys keys. Forgetting one never hands out a fresh allowance, because the bucket in Redis
 // decides.
 //
+// # Waiting, costs that are not known yet, several limits
+//
+// Wait waits for tokens, in the order of arrival. Reserve takes an estimate and Settle corrects it. TakeAll takes from
+// several keys or from none.
+//
 // # Exactness
 //
 // With Options.Exact, and in package remote, Redis decides every request. Exact and leasing processes may share a key.
@@ -45,7 +50,7 @@
 // # Related packages
 //
 // Package remote decides in Redis by five algorithms, package local in the memory of one process. All limiters implement
-// limit.Limiter, so they can be exchanged and compared.
+// limit.Limiter, so they can be exchanged and compared. Package httplimit is middleware for net/http.
 //
 // # Testing
 //

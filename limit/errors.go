@@ -18,8 +18,7 @@ var (
 	ErrInvalidKey = errors.New("limit: invalid key")
 	// ErrClosed: the limiter is closed.
 	ErrClosed = errors.New("limit: limiter is closed")
-	// ErrWouldExceedDeadline: the tokens would come after the deadline of the context. For calls that wait for tokens;
-	// no limiter has one yet.
+	// ErrWouldExceedDeadline: the tokens would come after the deadline of the context. For calls that wait for tokens.
 	ErrWouldExceedDeadline = errors.New("limit: wait would exceed the deadline")
 	// ErrUnavailable: Redis did not decide in time. If it ran the request but the reply was lost, its tokens are
 	// gone until they are refilled.

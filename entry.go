@@ -142,7 +142,7 @@ func (e *entry) allowStriped(ctx context.Context, a *account, s *balance.Stripe,
 	if left < 0 && e.limiter.clock.Refresh() < deadline {
 		e.mu.Lock()
 		a.balance.Spread(s)
-		low := a.balance.Tokens() <= a.mark.Load() // many go at once: the mark is not met one by one
+		low := a.balance.Common() <= a.mark.Load() // many go at once: the mark is not met one by one
 		e.mu.Unlock()
 		if low {
 			e.prefetch()

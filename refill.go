@@ -148,7 +148,7 @@ func (e *entry) purpose(a *account, costs []lease.Run, limited, probing bool) pu
 		return giveBack
 	case told && a.owesLocked(e.limiter.clock.Now()):
 		return report
-	case told || a.balance.Tokens() > a.mark.Load():
+	case told || a.balance.Common() > a.mark.Load():
 		return nothing
 	}
 	return refill

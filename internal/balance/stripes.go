@@ -44,6 +44,9 @@ func (s Stripes) Mine() *Stripe {
 	return &s[(at>>32)&uint64(len(s)-1)]
 }
 
+// Common is how many tokens there are that do not lie in stripes: one look, where Tokens has to look at each of them.
+func (b *Balance) Common() int64 { return max(0, b.tokens.Load()) }
+
 // TakeFrom is TakeOne from a stripe.
 func (b *Balance) TakeFrom(s *Stripe, about int64) (left, deadline int64, sure bool) {
 	if deadline = b.deadline.Load(); deadline == 0 {
@@ -52,7 +55,7 @@ func (b *Balance) TakeFrom(s *Stripe, about int64) (left, deadline int64, sure b
 	if left = s.tokens.Add(-1); left < 0 {
 		return left, deadline, false
 	}
-	return left + max(0, b.tokens.Load()), deadline, about < deadline
+	return left + b.Common(), deadline, about < deadline
 }
 
 func (s Stripes) held() (tokens int64) {

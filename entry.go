@@ -115,10 +115,8 @@ func (e *entry) allow(ctx context.Context, n int, k *Key) (limit.Result, error) 
 	clock := &e.limiter.clock
 	about := clock.About()
 	if r := e.refusal.Load(); r != nil {
-		if about < r.Until()-nearEnd && clock.asked.Load() && a.balance.Tokens() == 0 {
-			if res, ok := r.Again(about, 1); ok && !e.limiter.opts.Shadow {
-				return res, nil
-			}
+		if res, ok := r.Again(about, nearEnd, 1); ok && a.balance.Empty() && clock.asked.Load() && !e.limiter.opts.Shadow {
+			return res, nil
 		}
 		return e.answer(ctx, 1, k)
 	}

@@ -117,13 +117,13 @@ func (r *Refusal) Denies(now, cost int64) (limit.Result, bool) {
 	}, true
 }
 
-// Again is what Denies says of a request that costs just what was refused, if no token has come since: then nothing has
-// to be worked out. In a flood nearly all are such.
-func (r *Refusal) Again(now, cost int64) (limit.Result, bool) {
+// Again is what Denies says of a request that costs just what was refused, if the refusal lasts for a while longer and no
+// token has come since: then nothing has to be worked out. In a flood nearly all are such.
+func (r *Refusal) Again(now, longer, cost int64) (limit.Result, bool) {
 	return limit.Result{
 		Verdict: limit.Verdict{Origin: limit.Local}, Remaining: r.left,
 		RetryAfter: time.Duration(r.open - now), ResetAfter: time.Duration(r.full - now),
-	}, cost == r.cost && now < r.next && now < r.until
+	}, cost == r.cost && now < r.next && now < r.until-longer
 }
 
 // Until is when the refusal ends; 0 if there is none.

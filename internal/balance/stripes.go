@@ -47,6 +47,9 @@ func (s Stripes) Mine() *Stripe {
 // Common is how many tokens there are that do not lie in stripes: one look, where Tokens has to look at each of them.
 func (b *Balance) Common() int64 { return max(0, b.tokens.Load()) }
 
+// Empty reports that there is nothing to take. It may say no when there is not.
+func (b *Balance) Empty() bool { return b.tokens.Load() <= 0 && b.stripes.Load() == nil }
+
 // TakeFrom is TakeOne from a stripe.
 func (b *Balance) TakeFrom(s *Stripe, about int64) (left, deadline int64, sure bool) {
 	if deadline = b.deadline.Load(); deadline == 0 {

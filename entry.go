@@ -270,10 +270,11 @@ func (e *entry) probeIfDue(w *lane) {
 
 // spent is the result of a request of n tokens that was paid from memory and left so many there.
 func (e *entry) spent(a *account, left int64, n int) limit.Result {
+	res := e.allowed(a, left) // first: the next lease changes the level
 	if mark := a.mark.Load(); left <= mark && left+int64(n) > mark {
 		e.prefetch()
 	}
-	return e.allowed(a, left)
+	return res
 }
 
 // allowed is the result of a request that was paid from memory and left so many tokens there.

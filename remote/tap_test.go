@@ -165,6 +165,7 @@ func (s spoil) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		}
 		err := next(ctx, slices.Delete(slices.Clone(cmds), 1, 2))
 		cmds[1].SetErr(replyError("LOADING Redis is loading the dataset in memory"))
+		cmds[3].(interface{ SetVal(any) }).SetVal(nil)
 		cmds[3].SetErr(io.EOF)
 		return err
 	}

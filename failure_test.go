@@ -391,7 +391,7 @@ func TestAnOpenBreakerStopsThoseWhoWait(t *testing.T) {
 func TestTIME03_OwnDeadlinesOpenNoBreaker(t *testing.T) {
 	eachPolicy(t, func(t *testing.T, policy hybrid.FailurePolicy) {
 		b := newBank()
-		w := &witness{}
+		w := &listener{}
 		l := newFailing(t, b, hybrid.PerHour(100_000), hybrid.Options{OnFailure: policy, Observer: w})
 		b.slow(20 * time.Millisecond)
 		var o outcome
@@ -1164,7 +1164,7 @@ func TestRefusedKeys(t *testing.T) {
 	eachPolicy(t, func(t *testing.T, policy hybrid.FailurePolicy) {
 		b := newBank()
 		var text syncBuffer
-		w := &witness{}
+		w := &listener{}
 		l := newFailing(t, b, hybrid.PerMinute(600), hybrid.Options{OnFailure: policy, Observer: w, Logger: slog.New(slog.NewTextHandler(&text, nil))})
 		refuse := fmt.Errorf("%w: %w: NOPERM", hybrid.ErrUnavailable, remote.ErrRefused)
 		b.Always(func(req lease.Request) leasetest.Fault {
@@ -1319,7 +1319,7 @@ func TestFlapping(t *testing.T) {
 
 func flap(t *testing.T, rnd *rand.Rand) {
 	b := newBank()
-	w := &witness{}
+	w := &listener{}
 	l := newFailing(t, b, hybrid.PerSecond(50), hybrid.Options{
 		OnFailure: policies[rnd.IntN(len(policies))], Observer: w, LeaseSize: rnd.IntN(2) * 5, Exact: rnd.IntN(3) == 0,
 		MaxKeys: 1 + rnd.IntN(10),
@@ -1393,8 +1393,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// witness is an Observer that remembers what it was told.
-type witness struct {
+// listener is an Observer that remembers what it was told.
+type listener struct {
 	mu     sync.Mutex
 	told   strings.Builder // "down" and "up", in order
 	took   []time.Duration
@@ -1403,7 +1403,7 @@ type witness struct {
 	after  []time.Duration
 }
 
-func (w *witness) Called(took time.Duration, err error) {
+func (w *listener) Called(took time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.took = append(w.took, took)
@@ -1412,27 +1412,27 @@ func (w *witness) Called(took time.Duration, err error) {
 	}
 }
 
-func (w *witness) Unavailable(err error) {
+func (w *listener) Unavailable(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told.WriteString("down ")
 	w.causes = append(w.causes, err)
 }
 
-func (w *witness) Available(after time.Duration) {
+func (w *listener) Available(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told.WriteString("up ")
 	w.after = append(w.after, after)
 }
 
-func (w *witness) String() string {
+func (w *listener) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.told.String()
 }
 
-func (w *witness) calls() (called, failed int) {
+func (w *listener) calls() (called, failed int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.took), len(w.failed)
@@ -1442,7 +1442,7 @@ func TestObserverAndLogger(t *testing.T) {
 	eachPolicy(t, func(t *testing.T, policy hybrid.FailurePolicy) {
 		const key = "secret-key"
 		b := newBank()
-		w := &witness{}
+		w := &listener{}
 		var text syncBuffer
 		l := newFailing(t, b, hybrid.PerHour(100), hybrid.Options{OnFailure: policy, Observer: w, Logger: slog.New(slog.NewTextHandler(&text, nil))})
 		b.slow(20 * time.Millisecond)

@@ -150,7 +150,7 @@ func (slowHandler) Handle(_ context.Context, r slog.Record) error {
 func TestTheObserverIsToldInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBank()
-		w := &witness{}
+		w := &listener{}
 		l := newFailing(t, b, hybrid.PerHour(10), hybrid.Options{OnFailure: hybrid.FailOpen, Observer: w, Logger: slog.New(slowHandler{slog.DiscardHandler})})
 		goDown(t, b, l)
 		b.Down(nil)

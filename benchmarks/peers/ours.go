@@ -98,6 +98,7 @@ func lasting(name string, ask func(l *hybrid.Limiter) allowFunc) Peer {
 }
 
 func open(rdb *redis.Client, lim limit.Limit, opts hybrid.Options) (*hybrid.Limiter, func(), error) {
+	opts.OnFailure = hybrid.FailClosed // no decision of Redis is no decision
 	l, err := hybrid.New(rdb, lim, opts)
 	if err != nil {
 		return nil, nil, err

@@ -55,7 +55,7 @@ const timeout = 2 * time.Second
 
 // leased decides from tokens that it fetches from Redis a batch at a time.
 func leased(rdb *redis.Client, lim limit.Limit, prefix string, cfg config) (limit.Limiter, error) {
-	return hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, LeaseSize: cfg.lease, Timeout: timeout})
+	return hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, LeaseSize: cfg.lease, Timeout: timeout, OnFailure: hybrid.FailClosed})
 }
 
 // inRedis decides every request in Redis.

@@ -55,7 +55,7 @@ func (l *lab) overAdmission() ([]result, error) {
 		var wg sync.WaitGroup
 		for range instances {
 			rdb, _ := l.client()
-			h, err := hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, Timeout: timeout})
+			h, err := hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, Timeout: timeout, OnFailure: hybrid.FailClosed})
 			if err != nil {
 				return nil, err
 			}
@@ -202,7 +202,7 @@ func (l *lab) shortfall() ([]result, error) {
 		prefix := l.fresh()
 		var limiters []*hybrid.Limiter
 		for range processes {
-			h, err := hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, Timeout: timeout})
+			h, err := hybrid.New(rdb, lim, hybrid.Options{Prefix: prefix, Timeout: timeout, OnFailure: hybrid.FailClosed})
 			if err != nil {
 				return nil, err
 			}

@@ -39,6 +39,7 @@ func (l *lab) fresh() string {
 func (l *lab) leased(lim limit.Limit, opts hybrid.Options) (*hybrid.Limiter, *subject, error) {
 	rdb, trips := l.client()
 	opts.Prefix, opts.Timeout = l.fresh(), timeout
+	opts.OnFailure = hybrid.FailClosed // no decision of Redis is no decision
 	h, err := hybrid.New(rdb, lim, opts)
 	if err != nil {
 		rdb.Close()

@@ -58,7 +58,7 @@ func leased(n int) opener {
 	return func(rdb *redis.Client, lim limit.Limit, prefix string) (limit.Limiter, error) {
 		return hybrid.New(rdb, lim, hybrid.Options{
 			OnFailure: hybrid.FailClosed, // no decision of Redis is no decision
-			Prefix: prefix, Timeout: timeout, LeaseSize: n,
+			Prefix:    prefix, Timeout: timeout, LeaseSize: n,
 			MaxLeased: 1,         // no clamp on LeaseSize
 			LeaseTTL:  time.Hour, // clamped to half the time of a burst
 		})

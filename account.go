@@ -67,7 +67,10 @@ func (a *account) owesLocked(now int64) bool {
 // to hear of, no flight, no demand that could be remembered, and no level, here or in Redis, that is not simply full. Of
 // a key that is gone a level is not kept, or there would be no end to the memory that made-up keys take.
 func (a *account) emptyLocked(ttl time.Duration, gone bool, now int64) bool {
-	if a.flights > 0 || a.balance.Tokens() > 0 || a.credit != 0 || now-a.used < int64(keepAccount) {
+	if a.flights > 0 || a.balance.Tokens() > 0 || now-a.used < int64(keepAccount) {
+		return false
+	}
+	if a.credit != 0 && (!gone || now-a.used < int64(keepLevel)) {
 		return false
 	}
 	if !gone && (now < a.known || a.share != nil && !a.share.full(now)) {
@@ -91,6 +94,11 @@ const keepLevel = time.Minute
 // afterlife is for how long after the deadline of a lease its tokens can still be given back under its name: less than
 // the 100ms by which the bucket keeps it longer.
 const afterlife = 90 * time.Millisecond
+
+// creditLocked notes tokens to be given back, or charged, with the next request: no more than a bucket can take.
+func (a *account) creditLocked(n, burst int64) {
+	a.credit = max(-burst, min(a.credit+max(-burst, min(n, burst)), burst))
+}
 
 // maxTotal is how many tokens one lease may use in all: the script counts in doubles, which are exact up to twice that.
 const maxTotal = 1 << 52

@@ -17,7 +17,8 @@ import (
 // key. When one denies, what was taken from those before it is put back, in memory if it came from there and has not been
 // reported, else with the next request to Redis; in between another caller may be denied for its sake. The Result is that
 // of the key that denied, with the longest RetryAfter of those that are known to lack tokens; or, if all pay, of the one
-// with the least Remaining. Errors: those of AllowN, and then nothing stays taken; ErrInvalid without keys.
+// with the least Remaining. Errors: those of AllowN, and ErrInvalid without keys; then what was taken
+// from other keys goes back. What Redis takes for a caller whose ctx ends meanwhile is spent, as with AllowN.
 func TakeAll(ctx context.Context, n int, keys ...*Key) (limit.Result, int, error) {
 	if len(keys) == 0 {
 		return limit.Result{}, -1, fmt.Errorf("%w: TakeAll without keys", limit.ErrInvalid)
@@ -51,7 +52,7 @@ func TakeAll(ctx context.Context, n int, keys ...*Key) (limit.Result, int, error
 			continue
 		}
 		for _, r := range taken {
-			_ = r.Cancel(ctx) // fails only when the limiter is closed, and then returns its tokens itself
+			_ = r.Cancel(ctx) // fails only when its limiter has been closed, and then it is spent
 		}
 		if err != nil {
 			return limit.Result{}, -1, err

@@ -124,10 +124,14 @@ func (o *outage) tell() {
 		events := o.events
 		o.events = nil
 		o.mu.Unlock()
-		for _, tell := range events {
-			tell()
-		}
-		o.telling.Unlock() // what came meanwhile is for the next turn
+		o.tellAll(events) // what came meanwhile is for the next turn
+	}
+}
+
+func (o *outage) tellAll(events []func()) {
+	defer o.telling.Unlock() // even if a handler panics
+	for _, tell := range events {
+		tell()
 	}
 }
 

@@ -319,17 +319,21 @@ func (e *entry) surrender() (lease.Request, bool) {
 	if a == nil {
 		return lease.Request{}, false
 	}
-	l := e.limiter
+	l, now := e.limiter, e.limiter.clock.Now()
 	defer func() { l.expired(a.endLocked()) }() // an answer that is still under way is void
-	switch now := l.clock.Now(); {
-	case !a.lease.Open() || a.deadline != 0 && now >= a.deadline+int64(afterlife):
-		return lease.Request{}, false
-	case now >= a.deadline:
+	terms := e.terms.Load().rated
+	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack, Credit: a.credit}
+	if a.share != nil {
+		req.Credit -= a.share.spent(now)
+	}
+	a.credit, a.share = 0, nil
+	if !a.lease.Open() || a.deadline != 0 && now >= a.deadline+int64(afterlife) {
+		return req, req.Credit != 0
+	}
+	if now >= a.deadline {
 		l.expired(a.giveUpLocked())
 	}
 	l.returned(a.giveUpLocked())
-	terms := e.terms.Load().rated
-	req := lease.Request{Key: e.key, Limit: terms.Limit, Slack: terms.Slack}
 	a.lease.Ask(&req.Lease, 0, 0)
 	terms.fill(&req.Lease)
 	return req, true

@@ -42,6 +42,10 @@ func (e *entry) look(ctx context.Context, _ string, costs []lease.Run) ([]lease.
 		return nil, limit.ErrClosed
 	}
 	defer l.end()
+	e.renewTerms()
+	if e.terms.Load().Limit.Rate == 0 {
+		return e.payConstant(costs), nil
+	}
 	terms, sent := e.terms.Load().rated, l.clock.Now()
 	a := e.account.Load()
 	w := e.lane(a)

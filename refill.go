@@ -72,7 +72,7 @@ func (e *entry) fly(ctx context.Context, costs []lease.Run, probing bool) ([]lea
 	// The second look. Callers who came while the last flight was out wait in this batch, and that flight may have
 	// brought enough for them, or the news that there is no more:
 	//   A misses, flies; B and C miss, wait; A's flight brings one token and finds the bucket dry; B's flight starts.
-	if len(costs) > 0 {
+	if len(costs) > 0 && !probing {
 		if paid, ok := e.decideLocally(a, costs); ok {
 			return paid, nil
 		}
@@ -201,6 +201,7 @@ func (e *entry) ask(a *account, costs []lease.Run, why purpose) request {
 	if charged {
 		credit, a.credit = a.credit, 0
 	}
+	// Never more than the bucket can take in one go.
 	req.Credit = credit - spent
 	want := int64(0)
 	if a.waiting.Load() > 0 {
@@ -240,7 +241,7 @@ func (e *entry) accept(a *account, q *request, g *lease.Grant) []lease.Paid {
 	}
 	a.owed, a.replied = 0, now
 	a.known = now + int64(min(q.req.Limit.ResetAfter(int(max(0, g.Level))), keepLevel))
-	if q.charged {
+	if q.charged && a.share != nil && a.share.spent(now) == 0 { // else it was spent from since the request was made
 		a.share = nil
 	}
 	l.holders.see(now, g.Holders)

@@ -16,6 +16,7 @@ type Reservation struct {
 
 	mu   sync.Mutex
 	done bool
+	free bool // nobody has paid for it: the limit did not count, or the policy let everything pass
 
 	// Of a reservation from memory, what the lease was then: while it has not been reported since, what was taken can
 	// be put back as if it had not been.
@@ -25,7 +26,8 @@ type Reservation struct {
 	seq     int64
 }
 
-// Reserve takes n tokens now, as AllowN does, for a cost that is settled later. If they are denied the Reservation is nil,
+// Reserve takes n tokens now, as AllowN does, for a cost that is settled later. (If ctx ends while Redis decides, what it
+// takes is spent, as with AllowN.) If they are denied the Reservation is nil,
 // and the Result says when to try again. n = 0 reserves nothing and can be settled.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int) (*Reservation, limit.Result, error) {
 	e, err := l.entry(key, true)
@@ -69,6 +71,7 @@ func (e *entry) reserve(ctx context.Context, n int, k *Key) (*Reservation, limit
 	case err != nil:
 		return nil, res, err
 	case res.Allowed:
+		r.free = e.terms.Load().Limit.Rate == 0 || res.Origin == limit.Fallback && e.limiter.opts.OnFailure == FailOpen
 		return r, res, nil
 	case e.limiter.opts.Shadow:
 		// Nothing was taken. What it will have cost is charged all the same.
@@ -113,11 +116,11 @@ func (r *Reservation) Settle(_ context.Context, actual int) error {
 		return nil
 	case actual < 0:
 		return fmt.Errorf("%w: it is negative", limit.ErrInvalidTokens)
-	case e.limiter.closed.Load():
+	case e.limiter.ended.Load():
 		return limit.ErrClosed
 	}
 	lim := e.terms.Load().Limit
-	if lim.Rate == 0 {
+	if lim.Rate == 0 || r.free {
 		r.done = true
 		return nil
 	}
@@ -137,6 +140,7 @@ func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0
 // settleLocally puts back (rest > 0) or takes what the reservation was short of, if it can be done in memory.
 func (r *Reservation) settleLocally(rest int64) bool {
 	e := r.entry
+	e.limiter.janitor.wake() // before there are tokens
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a, now := e.account.Load(), e.limiter.clock.Now()
@@ -184,7 +188,7 @@ func (e *entry) credit(n int64) {
 	if a.share != nil { // else Redis hears of it twice: what the share has spent is charged to it
 		n = a.share.giveBack(e.limiter.clock.Now(), n)
 	}
-	a.credit += n
+	a.creditLocked(n, int64(e.terms.Load().Limit.Burst))
 	if n > 0 {
 		e.refusal.Store(nil)
 	}

@@ -40,7 +40,8 @@ type queue struct {
 	waiters []*waiter
 	tokens  int64       // that they wait for together
 	timer   *time.Timer // of the next attempt; nil while one is under way, or nobody waits
-	next    int64       // when that is
+	serving bool        // one is under way
+	next    int64       // when the first is served, as far as is known
 }
 
 // waiter is one of them.
@@ -48,7 +49,7 @@ type waiter struct {
 	n        int
 	deadline time.Time  // zero: none
 	done     chan error // of one: nil when paid
-	left     bool       // its caller has gone
+	gone     bool       // its caller has left, or been told
 }
 
 // wait is WaitN for an entry, by a handle or nil.
@@ -60,20 +61,23 @@ func (e *entry) wait(ctx context.Context, n int, k *Key) error {
 	if err != nil {
 		return err
 	}
-	var retry time.Duration
-	if a := e.account.Load(); a == nil || a.waiting.Load() == 0 {
+	lim := e.terms.Load().Limit
+	if lim.Rate == 0 || e.limiter.opts.Shadow {
 		res, err := e.allow(ctx, n, k)
-		if err != nil || res.Allowed {
-			return err
+		if err == nil && !res.Allowed {
+			err = errNever
 		}
-		retry = res.RetryAfter
-	} else if err := e.terms.Load().Limit.CheckTokens(n); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := lim.CheckTokens(n); err != nil {
 		return err
 	}
-	w, err := e.enqueue(ctx, n, retry)
+	if _, ok := e.takeReversibly(&Reservation{n: n}); ok {
+		return nil
+	}
+	// Into the queue before Redis is asked: who asked first and queued when it was refused would stand behind those who
+	// came meanwhile.
+	w, err := e.enqueue(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -88,12 +92,8 @@ func (e *entry) wait(ctx context.Context, n int, k *Key) error {
 // errNever is what a request is told that no waiting will admit.
 var errNever = fmt.Errorf("%w: the tokens never come", limit.ErrWouldExceedDeadline)
 
-// enqueue puts a caller at the end of the queue, unless its tokens would come too late; retry is what it was told when it
-// asked, if it did.
-func (e *entry) enqueue(ctx context.Context, n int, retry time.Duration) (*waiter, error) {
-	if retry == limit.Never {
-		return nil, errNever
-	}
+// enqueue puts a caller at the end of the queue, unless its tokens would come too late.
+func (e *entry) enqueue(ctx context.Context, n int) (*waiter, error) {
 	l := e.limiter
 	a := e.open() // as a flight does, so that the account stays
 	e.mu.Lock()
@@ -103,9 +103,8 @@ func (e *entry) enqueue(ctx context.Context, n int, retry time.Duration) (*waite
 	w.deadline, _ = ctx.Deadline()
 	now := l.clock.Now()
 	if len(q.waiters) == 0 {
-		q.next = now + int64(retry)
-	}
-	if late(w, now, q.next, q.tokens, e.terms.Load().Limit) {
+		q.next = now
+	} else if late(w, now, q.next, q.behindFirst()+int64(n), e.terms.Load().Limit) {
 		e.closeLocked(a)
 		return nil, limit.ErrWouldExceedDeadline
 	}
@@ -116,24 +115,34 @@ func (e *entry) enqueue(ctx context.Context, n int, retry time.Duration) (*waite
 	q.waiters = append(q.waiters, w)
 	q.tokens += int64(n)
 	a.waiting.Add(1)
-	if len(q.waiters) == 1 {
+	if q.timer == nil && !q.serving {
 		e.scheduleLocked(a)
 	}
 	return w, nil
 }
 
-// late reports whether a waiter behind so many tokens is served after its deadline, when the first of the queue is served at
-// next.
-func late(w *waiter, now, next, ahead int64, lim limit.Limit) bool {
+// behindFirst is how many tokens those wait for who stand behind the first.
+func (q *queue) behindFirst() int64 {
+	if len(q.waiters) == 0 {
+		return 0
+	}
+	return q.tokens - int64(q.waiters[0].n)
+}
+
+// late reports whether a waiter is served after its deadline, when the first of the queue is served at next and so many
+// tokens have to come after that.
+func late(w *waiter, now, next, tokens int64, lim limit.Limit) bool {
 	if w.deadline.IsZero() {
 		return false
 	}
-	return time.Duration(next-now)+queued(ahead, lim) > time.Until(w.deadline)
+	return time.Duration(next-now)+queued(tokens, lim) > time.Until(w.deadline)
 }
 
-// scheduleLocked sets the timer of the next attempt.
+// scheduleLocked sets the timer of the next attempt: not later than in a second, because tokens may come earlier than is
+// known, by a reset, a refund, another limit, or when somebody leaves.
 func (e *entry) scheduleLocked(a *account) {
-	a.queue.timer = time.AfterFunc(time.Duration(a.queue.next-e.limiter.clock.Now()), func() { e.serve(a) })
+	wait := min(time.Duration(a.queue.next-e.limiter.clock.Now()), maxWait)
+	a.queue.timer = time.AfterFunc(wait, func() { e.serve(a) })
 }
 
 // leave takes a caller whose context has ended out of the queue. If it was paid just now it is rather told that.
@@ -145,10 +154,19 @@ func (e *entry) leave(w *waiter, err error) error {
 		return err
 	default:
 	}
-	w.left = true
-	a := e.account.Load()
-	e.dropLocked(a, w)
+	w.gone = true
+	e.dropLocked(e.account.Load(), w)
 	return err
+}
+
+// tellLocked ends the wait of one caller, once.
+func (e *entry) tellLocked(a *account, w *waiter, err error) {
+	if w.gone {
+		return
+	}
+	w.gone = true
+	w.done <- err
+	e.dropLocked(a, w)
 }
 
 // dropLocked takes a waiter out of the queue.
@@ -173,36 +191,52 @@ func (e *entry) serve(a *account) {
 	e.mu.Lock()
 	first, costs := a.queue.first()
 	a.queue.timer = nil
+	a.queue.serving = len(first) > 0
 	e.mu.Unlock()
 	if len(first) == 0 {
 		return
 	}
-	retry, err := e.pay(a, first, costs)
+	retry, err := time.Duration(0), errEnded
+	defer func() { e.served(a, retry, err) }() // whatever the source does to this goroutine
+	retry, err = e.pay(a, first, costs)
+}
+
+// served looks at those who still wait after an attempt, by which the first has to wait for so long, and sets the timer
+// for the next.
+func (e *entry) served(a *account, retry time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q := &a.queue
+	q, lim := &a.queue, e.terms.Load().Limit
 	now := e.limiter.clock.Now()
-	q.next = now + int64(retry)
-	ahead := int64(0)
+	never := retry == limit.Never
+	if never {
+		retry = 0
+	}
+	q.next, q.serving = now+int64(retry), false
+	tokens, ahead := int64(0), 0
 	for _, w := range slices.Clone(q.waiters) {
+		if ahead > 0 {
+			tokens += int64(w.n)
+		}
 		switch {
 		case err != nil:
-			w.done <- err
-			e.dropLocked(a, w)
+			e.tellLocked(a, w, err)
 		case e.limiter.closed.Load():
-			w.done <- limit.ErrClosed
-			e.dropLocked(a, w)
-		case retry == limit.Never:
-			w.done <- errNever
-			e.dropLocked(a, w)
-		case late(w, now, q.next, ahead, e.terms.Load().Limit):
-			w.done <- limit.ErrWouldExceedDeadline
-			e.dropLocked(a, w)
+			e.tellLocked(a, w, limit.ErrClosed)
+		case never && lim.Rate == 0:
+			e.tellLocked(a, w, errNever)
+		case lim.CheckTokens(w.n) != nil:
+			e.tellLocked(a, w, lim.CheckTokens(w.n)) // the limit was lowered
+		case late(w, now, q.next, tokens, lim):
+			e.tellLocked(a, w, limit.ErrWouldExceedDeadline)
 		default:
-			ahead += int64(w.n)
+			ahead++
+		}
+		if ahead == 0 {
+			tokens = 0
 		}
 	}
-	if len(q.waiters) > 0 {
+	if len(q.waiters) > 0 && q.timer == nil {
 		e.scheduleLocked(a)
 	}
 }
@@ -231,7 +265,7 @@ func (e *entry) behind(a *account, n int) limit.Result {
 	defer e.mu.Unlock()
 	lim, q := e.terms.Load().Limit, &a.queue
 	first := max(0, q.next-e.limiter.clock.Now())
-	retry := time.Duration(first) + max(queued(q.tokens+int64(n), lim), time.Microsecond)
+	retry := time.Duration(first) + max(queued(q.behindFirst()+int64(n), lim), time.Microsecond)
 	return limit.Result{
 		Verdict: limit.Verdict{Origin: limit.Local}, RetryAfter: retry, ResetAfter: max(retry, lim.ResetAfter(0)),
 	}
@@ -262,6 +296,9 @@ func (e *entry) pay(a *account, first []*waiter, costs []lease.Run) (retry time.
 		return e.settle(a, first, paid), nil
 	}
 	for _, f := range first {
+		if e.isGone(f) {
+			continue
+		}
 		res, err := e.withoutRedis(f.n, cause)
 		if err != nil {
 			return 0, err
@@ -269,9 +306,15 @@ func (e *entry) pay(a *account, first []*waiter, costs []lease.Run) (retry time.
 		if !res.Allowed {
 			return res.RetryAfter, nil
 		}
-		e.done(a, f)
+		e.done(a, f, false)
 	}
 	return 0, nil
+}
+
+func (e *entry) isGone(w *waiter) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return w.gone
 }
 
 // settle tells those who were paid, and returns how long the first of the others has to wait.
@@ -281,7 +324,7 @@ func (e *entry) settle(a *account, first []*waiter, paid []lease.Paid) (retry ti
 			if i == len(first) {
 				return 0 // others have joined the last run
 			}
-			e.done(a, first[i])
+			e.done(a, first[i], e.terms.Load().Limit.Rate > 0)
 			i++
 		}
 		if i < len(first) && first[i].n == paid[0].Cost {
@@ -291,22 +334,19 @@ func (e *entry) settle(a *account, first []*waiter, paid []lease.Paid) (retry ti
 	return 0
 }
 
-// done tells a waiter that it is paid. What was paid for one who has left goes back with the next request.
-func (e *entry) done(a *account, w *waiter) {
+// done tells a waiter that it is paid. What a bucket has paid for one who has left goes back with the next request.
+func (e *entry) done(a *account, w *waiter, byBucket bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if w.left {
-		a.credit += int64(w.n)
-		return
+	if w.gone && byBucket {
+		a.creditLocked(int64(w.n), int64(e.terms.Load().Limit.Burst))
 	}
-	w.done <- nil
-	e.dropLocked(a, w)
+	e.tellLocked(a, w, nil)
 }
 
 // wakeLocked tells all waiters that the limiter is closed.
 func (e *entry) wakeLocked(a *account) {
 	for _, w := range slices.Clone(a.queue.waiters) {
-		w.done <- limit.ErrClosed
-		e.dropLocked(a, w)
+		e.tellLocked(a, w, limit.ErrClosed)
 	}
 }

@@ -178,6 +178,10 @@ func (g *Group) openLocked(key string, send Send) *batch {
 func (g *Group) timeOut(key string, b *batch) {
 	err := b.late
 	g.mu.Lock()
+	if b.sent && time.Now().Before(b.deadline) { // it was sent in the moment in which its wait for that had ended
+		g.mu.Unlock()
+		return
+	}
 	if !b.sent {
 		err = ErrBehind
 	} else if !b.settled() {
@@ -242,7 +246,6 @@ func (g *Group) sendOldest(key string) {
 	if b == nil {
 		return
 	}
-	b.deadline = time.Now().Add(g.timeout)
 	b.timer.Reset(g.timeout)
 	// Again for the end of this goroutine, which need not be that of b.
 	defer b.settle(nil, errEnded)
@@ -280,7 +283,7 @@ func (g *Group) cut(key string) *batch {
 		b := g.open[key][0]
 		g.dropLocked(key, b)
 		if !b.settled() {
-			b.sent = true
+			b.sent, b.deadline = true, time.Now().Add(g.timeout)
 			return b
 		}
 	}

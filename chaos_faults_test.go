@@ -240,6 +240,7 @@ func sentinel(t *testing.T, rng *rand.Rand) *arena {
 			old := s.Master(t)
 			end(old)
 			s.Replaced(t, old)
+			e.countGoroutines()
 			e.lost(e.from, e.allKeys()...)
 			e.after = back(old)
 		}

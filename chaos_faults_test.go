@@ -461,7 +461,7 @@ func stepped(t *testing.T, rng *rand.Rand) *arena {
 		{"clock back, an hour", step(-1, time.Hour, time.Hour+time.Second)},
 		{"LOADING", func(e *event) {
 			clock.loading.Store(true)
-			e.hang(e.between(2*chaosTimeout, 6*chaosTimeout))
+			e.hang(e.between(4*chaosTimeout, 7*chaosTimeout)) // until breakers open
 			clock.loading.Store(false)
 		}},
 		{"FLUSHALL", func(e *event) {

@@ -74,7 +74,7 @@ type arena struct {
 	rng     *rand.Rand
 	fleet   *fleet
 	deck    []fault
-	oneLane bool // all keys are on one server
+	oneLane bool // all keys are on one server: a member has one breaker
 
 	stalls     *stalls
 	events     []*event
@@ -419,10 +419,12 @@ func report(t *testing.T, arenas []*arena, seed uint64, took time.Duration) {
 		t.Errorf("half of the times a process was served by Redis again later than %v after it was well", median)
 	}
 	for _, a := range arenas {
-		fmt.Fprintf(&s, "\n%s: worst excess beyond what is allowed %.3f bursts; of the shares of FailLocal %.3f; breakers opened %d times, %d probes; "+
-			"while open %d calls, p50 %v, p99 %v, longest %v; at most %.1f goroutines for a limiter while nothing was answered",
-			a.name, a.worst, a.worstShare, a.opened, a.probes, len(a.atOnce), short(quantile(a.atOnce, 0.5)), short(quantile(a.atOnce, 0.99)),
-			short(quantile(a.atOnce, 1)), a.goroutines)
+		fmt.Fprintf(&s, "\n%s: worst excess beyond what is allowed %.3f bursts, of the shares of FailLocal %.3f; at most %.1f goroutines for a limiter while nothing was answered",
+			a.name, a.worst, a.worstShare, a.goroutines)
+		if a.oneLane {
+			fmt.Fprintf(&s, "; breakers opened %d times, %d probes; while open %d calls, p50 %v, p99 %v, longest %v",
+				a.opened, a.probes, len(a.atOnce), short(quantile(a.atOnce, 0.5)), short(quantile(a.atOnce, 0.99)), short(quantile(a.atOnce, 1)))
+		}
 	}
 	t.Logf("seed %d, %v:\n%s", seed, took.Round(time.Second), s.String())
 }

@@ -104,7 +104,7 @@ func TestDocsRights(t *testing.T) {
 	srv := redistest.Start(t)
 	ctx := context.Background()
 	var args []any
-	for _, s := range strings.Fields(want) {
+	for s := range strings.FieldsSeq(want) {
 		args = append(args, s)
 	}
 	if err := srv.Client(t).Do(ctx, args...).Err(); err != nil {

@@ -28,7 +28,7 @@ const (
 	longestCall = 4 * chaosTimeout
 	// soon is how long a process may take to be served by Redis again once Redis is well: a pause between probes, at most
 	// 1 s, and one between the attempts of go-redis to connect, also 1 s. The median is held to it. A single one is held to
-	// four times as much, for a busy machine, and for a cluster, whose client asks every 2 s who serves what.
+	// four times as much, for a busy machine, and for a cluster, whose client asks once a second who serves what.
 	soon   = 2 * time.Second
 	latest = 4 * soon
 )

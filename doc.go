@@ -33,7 +33,7 @@
 // 5. It answers when Redis does not: within Options.Timeout at first (twice that at most, for who had to wait for a call
 // that was out already), at once afterwards. Tokens that are held stay good until their lease ends; then
 // Options.OnFailure decides: by the process's share of the limit, not at all, or always yes. Result.Origin tells. New does
-// no I/O, and everything recovers by itself within about a second.
+// no I/O, and everything recovers by itself, as a rule within a second of Redis being well.
 //
 // 6. Bounded memory: at most MaxKeys keys. Forgetting one never hands out a fresh allowance, because the bucket in Redis
 // decides.

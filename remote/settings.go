@@ -45,7 +45,7 @@ const (
 	// dialTimeout: a server that does not even accept in this time is as good as down.
 	dialTimeout = time.Second
 	// reloadInterval is for how long a cluster client may take a lost master for one.
-	reloadInterval = 2 * time.Second
+	reloadInterval = time.Second
 )
 
 // Advice is what is wrong with the settings of a client, a sentence for each; nil if nothing is known to be. hybrid.New

@@ -154,8 +154,8 @@ func TestShareOfHugeNumbers(t *testing.T) {
 	for _, lim := range []limit.Limit{
 		{Rate: 1, Period: 100 * year, Burst: 1},
 		{Rate: 1, Period: 100 * year, Burst: 2},
-		{Rate: 1, Period: time.Microsecond, Burst: 1 << 40},
-		{Rate: 1 << 40, Period: time.Second, Burst: 1 << 40},
+		{Rate: 1, Period: time.Microsecond, Burst: math.MaxInt >> 23},
+		{Rate: math.MaxInt >> 23, Period: time.Second, Burst: math.MaxInt >> 23},
 		{Rate: 999_983, Period: 24 * time.Hour, Burst: 999_983},
 	} {
 		if err := lim.Validate(); err != nil {

@@ -351,3 +351,24 @@ func TestABusyLeaseIsNotGivenBack(t *testing.T) {
 		}
 	})
 }
+
+// What was spent in an outage and has long been refilled is not charged after it; only what an ideal bucket would still
+// miss is.
+func TestLEASE04_OnlyWhatIsNotRefilledIsCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newFailing(t, b, hybrid.PerMinute(100), hybrid.Options{})
+		goDown(t, b, l)
+		if got := admitted(t, l, "k", 80); got != 80 {
+			t.Fatalf("admitted %d", got)
+		}
+		time.Sleep(88 * time.Second) // more than the 80 are refilled in
+		if got := admitted(t, l, "k", 15); got != 15 {
+			t.Fatalf("admitted %d", got)
+		}
+		comeBack(t, b, l) // takes a second, which brings one or two
+		if got := admitted(t, l, "k", 200); got < 84 || got > 88 {
+			t.Errorf("admitted %d after the outage, want about 86: the 15 are charged, the 80 are not", got)
+		}
+	})
+}

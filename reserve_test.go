@@ -1,6 +1,7 @@
 package hybrid_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -408,4 +409,35 @@ func TestShadowCountsAndAllows(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What comes back takes nothing from others, however much it is said to be, and comes back though the request has ended.
+func TestLEASE08_WhatComesBackIsNotMoreThanWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := hybrid.PerHour(100)
+		b := newBank()
+		a := newLimiter(t, b, lim, hybrid.Options{LeaseSize: 20, LeaseTTL: time.Minute})
+		other := newLimiter(t, b, lim, hybrid.Options{Exact: true})
+		defer closeLimiter(t, a)
+		defer closeLimiter(t, other)
+		r := reserve(t, a, "k", 20)
+		time.Sleep(2 * time.Minute) // longer than any lease lives
+		allowed(t, other, "k", 30)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Settle(ended, 5); err != nil {
+			t.Error(err)
+		}
+		settled()
+		if got := left(t, b, lim, "k"); got < 65 || got > 69 { // and what two minutes have brought
+			t.Errorf("%d left, want 65: 5 and 30 are used", got)
+		}
+		if err := a.Refund(ended, "k", 500); err != nil { // by mistake
+			t.Error(err)
+		}
+		settled()
+		if got := left(t, b, lim, "k"); got != 100 {
+			t.Errorf("%d left after a refund of 500, want the burst", got)
+		}
+	})
 }

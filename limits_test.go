@@ -516,3 +516,18 @@ func TestSetLimitReachesKeysThatAreBeingMade(t *testing.T) {
 		setLimit(t, l, hybrid.Blocked())
 	}
 }
+
+// A peek follows LimitFor as well.
+func TestPeeksAskLimitFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		lim := hybrid.PerHour(100)
+		l := newLimiter(t, b, lim, hybrid.Options{Exact: true, LimitFor: func(string) hybrid.Limit { return lim }})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 1)
+		lim = hybrid.PerHour(10)
+		time.Sleep(time.Minute)
+		r := ask(t, l, "k", 0)
+		t.Logf("%+v limit %v request %v", r, l.LimitOf("k"), b.last().Limit)
+	})
+}

@@ -3,6 +3,8 @@ package hybrid_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -438,6 +440,103 @@ func TestLEASE08_WhatComesBackIsNotMoreThanWasTaken(t *testing.T) {
 		settled()
 		if got := left(t, b, lim, "k"); got != 100 {
 			t.Errorf("%d left after a refund of 500, want the burst", got)
+		}
+	})
+}
+
+// Nobody has paid for it.
+func TestAReservationOfAnUnlimitedKeyGivesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.Unlimited(), hybrid.Options{Exact: true})
+		defer closeLimiter(t, l)
+		r := reserve(t, l, "k", 100)
+		if err := l.SetLimit(hybrid.PerHour(100)); err != nil {
+			t.Fatal(err)
+		}
+		n := admitted(t, l, "k", 150)
+		r.Cancel(t.Context())
+		settled()
+		n += admitted(t, l, "k", 150)
+		if n > 100 {
+			t.Errorf("%d admitted of 100 an hour", n)
+		}
+	})
+}
+
+// Nobody has paid for it.
+func TestAReservationThatFailOpenLetPassGivesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l, _ := hybrid.NewFrom(b, hybrid.PerHour(100), hybrid.Options{Exact: true, OnFailure: hybrid.FailOpen})
+		defer l.Close(t.Context())
+		n := admitted(t, l, "k", 100)
+		time.Sleep(2 * time.Second)
+		b.Down(errors.New("away"))
+		r := reserve(t, l, "k", 100)
+		b.Down(nil)
+		l.Allow(t.Context(), "x")
+		r.Cancel(t.Context())
+		settled()
+		time.Sleep(3 * time.Second)
+		n += admitted(t, l, "k", 150)
+		if n > 100 {
+			t.Errorf("%d really used of 100 an hour", n)
+		}
+	})
+}
+
+// Close sends what is still to be given back.
+func TestCloseGivesCancelledReservationsBack(t *testing.T) {
+	for _, exact := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBank()
+			lim := hybrid.PerHour(100)
+			l := newLimiter(t, b, lim, hybrid.Options{Exact: exact})
+			r := reserve(t, l, "k", 60)
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			closeLimiter(t, l)
+			if n := b.level("k", lim); n != 100 {
+				t.Errorf("exact %v: %d in the bucket, want 100", exact, n)
+			}
+		})
+	}
+}
+
+// And what is still to be charged.
+func TestCloseChargesWhatIsOwed(t *testing.T) {
+	for _, exact := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) { // a charge
+			b := newBank()
+			lim := hybrid.PerHour(100)
+			l := newLimiter(t, b, lim, hybrid.Options{Exact: exact})
+			r := reserve(t, l, "k", 60)
+			if err := r.Settle(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+			closeLimiter(t, l)
+			if n := b.level("k", lim); n != 0 {
+				t.Errorf("exact %v: %d in the bucket, want 0", exact, n)
+			}
+		})
+	}
+}
+
+// Refunds add up to no more than the burst.
+func TestHugeRefundsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		lim := hybrid.PerHour(100)
+		l := newLimiter(t, b, lim, hybrid.Options{Exact: true})
+		defer closeLimiter(t, l)
+		fmt.Println(l.Refund(t.Context(), "k", math.MaxInt), l.Refund(t.Context(), "k", math.MaxInt))
+		l.Refund(t.Context(), "k", math.MaxInt)
+		l.Refund(t.Context(), "k", math.MaxInt)
+		settled()
+		if n := b.level("k", lim); n != 100 {
+			t.Errorf("%d after refunds, want 100; last credit %d", n, b.last().Credit)
 		}
 	})
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/lease/leasetest"
 )
 
@@ -332,5 +335,150 @@ func TestWaitHistories(t *testing.T) {
 		if rate := float64(env.Admitted()) / took.Seconds(); rate < 800 && took > time.Second {
 			t.Errorf("%.0f tokens per second in %v", rate, took)
 		}
+	})
+}
+
+// The first leaves: the others do not go on waiting for its time.
+func TestWhoWaitsBehindOneThatLeavesIsServedInTime(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(1).WithBurst(100), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		for ask(t, l, "k", 1).Allowed {
+		}
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		big := waits(ctx, l, "k", 100)
+		small := waits(t.Context(), l, "k", 1)
+		cancel()
+		<-big
+		time.Sleep(10 * time.Second)
+		r := ask(t, l, "k", 1)
+		t.Logf("Allow 10s later: %+v", r)
+		<-small
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("small served after %v", took)
+		}
+	})
+}
+
+// A raised limit, a reset and a refund reach those who wait within a second.
+func TestWaitersHearOfNewTokens(t *testing.T) {
+	for name, do := range map[string]func(l *hybrid.Limiter) error{
+		"raise":     func(l *hybrid.Limiter) error { return l.SetLimit(hybrid.PerSecond(1000)) },
+		"unlimited": func(l *hybrid.Limiter) error { return l.SetLimit(hybrid.Unlimited()) },
+		"reset":     func(l *hybrid.Limiter) error { return l.Reset(context.Background(), "k") },
+		"refund":    func(l *hybrid.Limiter) error { return l.Refund(context.Background(), "k", 5) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBank()
+				l := newLimiter(t, b, hybrid.PerDay(1).WithBurst(5), hybrid.Options{})
+				defer closeLimiter(t, l)
+				allowed(t, l, "k", 5)
+				start := time.Now()
+				done := waits(t.Context(), l, "k", 1)
+				if err := do(l); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				r := ask(t, l, "k", 1)
+				t.Logf("%s: Allow 5s after: %+v (level %d)", name, r, b.level("k", hybrid.PerDay(1).WithBurst(5)))
+				<-done
+				if took := time.Since(start); took > 6*time.Second {
+					t.Errorf("waiter is served after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A limit that is lowered fails only those who wait for more than its burst.
+func TestALoweredLimitFailsOnlyTheLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.PerSecond(100), hybrid.Options{})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 100)
+		big := waits(t.Context(), l, "k", 50)
+		small := waits(t.Context(), l, "k", 1)
+		if err := l.SetLimit(hybrid.PerSecond(10)); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("big %v", <-big)
+		if err := <-small; err != nil {
+			t.Errorf("small: %v", err)
+		}
+	})
+}
+
+// The order is that of arrival, also while the first call is out.
+func TestWAIT04_WaitersAreInOrderWhenRedisIsFar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.PerSecond(5).WithBurst(1), hybrid.Options{})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", 1)
+		time.Sleep(100 * time.Millisecond) // past the refusal, if any
+		b.slow(50 * time.Millisecond)
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				if err := l.Wait(t.Context(), "k"); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			})
+			synctest.Wait()
+			time.Sleep(20 * time.Millisecond)
+		}
+		wg.Wait()
+		if !slices.IsSorted(order) {
+			t.Errorf("order %v", order)
+		}
+	})
+}
+
+// The next attempt is made all the same.
+func TestASourceThatEndsItsGoroutineHoldsUpNoWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		l := newLimiter(t, b, hybrid.PerSecond(1), hybrid.Options{})
+		defer l.Close(context.Background())
+		allowed(t, l, "k", 1)
+		w := waits(t.Context(), l, "k", 1)
+		var once sync.Once
+		b.hook(func(lease.Request) { once.Do(runtime.Goexit) })
+		time.Sleep(time.Minute)
+		select {
+		case err := <-w:
+			t.Log(err)
+		default:
+			t.Error("hangs")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			t.Log("another:", l.Wait(ctx, "k"))
+		}
+	})
+}
+
+// No lease is kept for later callers when somebody has to wait.
+func TestNobodyOvertakesAWaiter(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(1).WithBurst(50), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		for range 10 {
+			allowed(t, l, "k", 1)
+		}
+		w := waits(t.Context(), l, "k", 50)
+		n := 0
+		for range 50 {
+			if ask(t, l, "k", 1).Allowed {
+				n++
+			}
+		}
+		if n > 0 {
+			t.Errorf("%d overtake", n)
+		}
+		<-w
 	})
 }

@@ -3,7 +3,6 @@ package hybrid_test
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"reflect"
 	"regexp"
@@ -48,31 +47,6 @@ func tableOf(t *testing.T, text, head string) (rows [][]string) {
 		}
 	}
 	return rows
-}
-
-// TestDocsOperationsNameTests looks for the tests that docs/operations.md relies on.
-func TestDocsOperationsNameTests(t *testing.T) {
-	var tests strings.Builder
-	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		tests.Write(text)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`).FindAllString(readDoc(t, operations), -1)
-	if len(names) == 0 {
-		t.Errorf("%s names no test", operations)
-	}
-	for _, n := range names {
-		if !strings.Contains(tests.String(), "\nfunc "+n+"(") {
-			t.Errorf("%s: there is no %s", operations, n)
-		}
-	}
 }
 
 // TestDocsOperationsCode requires that the Go code of docs/operations.md is that of an example.

@@ -72,7 +72,7 @@ func TestTuningTables(t *testing.T) {
 	}
 }
 
-// TestDocsNameTests looks for the tests that docs/guarantees.md relies on.
+// TestDocsNameTests looks for the tests that docs rely on.
 func TestDocsNameTests(t *testing.T) {
 	var tests strings.Builder
 	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
@@ -86,17 +86,19 @@ func TestDocsNameTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("docs/guarantees.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(string(text), -1)
-	if len(names) == 0 {
-		t.Error("docs/guarantees.md names no test")
-	}
-	for _, n := range names {
-		if !strings.Contains(tests.String(), "\nfunc "+n[1]+"(") {
-			t.Errorf("docs/guarantees.md: there is no %s", n[1])
+	for _, doc := range []string{"docs/guarantees.md", "docs/operations.md"} {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`).FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no test", doc)
+		}
+		for _, n := range names {
+			if !strings.Contains(tests.String(), "\nfunc "+n+"(") {
+				t.Errorf("%s: there is no %s", doc, n)
+			}
 		}
 	}
 }

@@ -141,9 +141,12 @@ func late(w *waiter, now, next, tokens int64, lim limit.Limit) bool {
 // scheduleLocked sets the timer of the next attempt: not later than in a second, because tokens may come earlier than is
 // known, by a reset, a refund, another limit, or when somebody leaves.
 func (e *entry) scheduleLocked(a *account) {
-	wait := min(time.Duration(a.queue.next-e.limiter.clock.Now()), maxWait)
+	wait := min(time.Duration(a.queue.next-e.limiter.clock.Now()), longestPause)
 	a.queue.timer = time.AfterFunc(wait, func() { e.serve(a) })
 }
+
+// longestPause is the longest time between two attempts.
+const longestPause = time.Second
 
 // leave takes a caller whose context has ended out of the queue. If it was paid just now it is rather told that.
 func (e *entry) leave(w *waiter, err error) error {

@@ -192,6 +192,12 @@ func (e *entry) dropLocked(a *account, w *waiter) {
 // serve asks for the tokens of those who come first in the queue, all in one call, and sets the timer for the others.
 func (e *entry) serve(a *account) {
 	e.mu.Lock()
+	if a.queue.serving {
+		// A timer that had fired when it was stopped: the last waiter left, another one came and set the next. Two
+		// attempts would charge the same waiters twice.
+		e.mu.Unlock()
+		return
+	}
 	first, costs := a.queue.first()
 	a.queue.timer = nil
 	a.queue.serving = len(first) > 0

@@ -3,7 +3,6 @@ package hybrid_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -22,15 +21,6 @@ import (
 
 const operations = "docs/operations.md"
 
-func readDoc(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // tableOf returns the rows of the table of a text that has this head.
 func tableOf(t *testing.T, text, head string) (rows [][]string) {
 	t.Helper()
@@ -47,20 +37,6 @@ func tableOf(t *testing.T, text, head string) (rows [][]string) {
 		}
 	}
 	return rows
-}
-
-// TestDocsOperationsCode requires that the Go code of docs/operations.md is that of an example.
-func TestDocsOperationsCode(t *testing.T) {
-	examples := squeeze(readDoc(t, "chaos_example_test.go"))
-	blocks := goBlocks(readDoc(t, operations))
-	if len(blocks) == 0 {
-		t.Errorf("%s has no Go code", operations)
-	}
-	for _, block := range blocks {
-		if !strings.Contains(examples, squeeze(block)) {
-			t.Errorf("not in chaos_example_test.go:\n%s", block)
-		}
-	}
 }
 
 // TestDocsRights holds the line that gives an ACL user its rights to the ones that remote/acl_test.go shows to be the least,

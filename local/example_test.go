@@ -29,3 +29,46 @@ func ExampleTokenBucket() {
 	// true 0 wait 0s
 	// false 0 wait 6m0s
 }
+
+// request is a line of an access log.
+type request struct {
+	At  time.Time
+	Key string
+}
+
+func replay(accessLog []request, candidate limit.Limit) (map[string]int, error) {
+	var now time.Time
+	lim, err := local.NewTokenBucket(candidate, local.Options{
+		MaxKeys: 1 << 20,
+		Now:     func() time.Time { return now },
+	})
+	if err != nil {
+		return nil, err
+	}
+	denied := map[string]int{}
+	for _, r := range accessLog { // in the order of time
+		now = r.At
+		if res, err := lim.Allow(context.Background(), r.Key); err == nil && !res.Allowed {
+			denied[r.Key]++
+		}
+	}
+	return denied, nil
+}
+
+// What a limit would have denied, found from a log and without waiting.
+func Example_replay() {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var log []request
+	for i := range 120 { // a script asks twice a second, a person once in ten
+		log = append(log, request{start.Add(time.Duration(i) * 500 * time.Millisecond), "script"})
+		if i%20 == 0 {
+			log = append(log, request{start.Add(time.Duration(i) * 500 * time.Millisecond), "person"})
+		}
+	}
+	denied, err := replay(log, limit.PerMinute(30).WithBurst(10))
+	if err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(denied)
+	// Output: map[script:81]
+}

@@ -351,3 +351,39 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func errOf[T any](_ T, err error) error { return err }
+
+// Clients cannot make methods up to get a fresh bucket for each: an unknown one reaches no interceptor.
+func TestUnknownMethodsAreNotCounted(t *testing.T) {
+	l := &scripted{}
+	s := newSite(t, l, grpclimit.Options{Key: grpclimit.ByMethod()})
+	for _, method := range []string{"/made.Up/Call", "/grpc.testing.TestService/MadeUp", "grpc.testing.TestService/UnaryCall"} {
+		err := s.conn.Invoke(soon(t), method, &grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})
+		wantCode(t, err, codes.Unimplemented)
+	}
+	if n := l.calls.Load(); n != 0 || s.served.Load() != 0 {
+		t.Errorf("the limiter was asked %d times", n)
+	}
+}
+
+// Of two limits in a chain each tells its own.
+func TestTwoLimits(t *testing.T) {
+	outer, err := grpclimit.New(bucket(t, limit.PerMinute(5)), grpclimit.Options{Tell: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := grpclimit.New(bucket(t, limit.PerMinute(1)), grpclimit.Options{Tell: true, Policy: "inner"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, append(outer.ServerOptions(), inner.ServerOptions()...))
+	var trailer metadata.MD
+	for _, want := range []string{"[4 0]", "[3 0]"} {
+		err := calls["unary"](soon(t), s, grpc.Trailer(&trailer))
+		if got := fmt.Sprint(trailer[grpclimit.TrailerRemaining]); got != want {
+			t.Errorf("remaining %s, want %s", got, want)
+		}
+		if _, quota := details(t, err); err != nil && quota.GetViolations()[0].GetQuotaId() != "inner" {
+			t.Errorf("denied by %v", quota)
+		}
+	}
+}

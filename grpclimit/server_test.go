@@ -246,6 +246,20 @@ type okError struct{}
 func (okError) Error() string              { return "fine" }
 func (okError) GRPCStatus() *status.Status { return status.New(codes.OK, "") }
 
+// An empty key is neither a bucket that all such calls share nor a way past the limit.
+func TestEmptyKey(t *testing.T) {
+	empty := func(context.Context, grpclimit.Call) (string, error) { return "", nil }
+	l := deciding(denied(time.Second), nil)
+	for kind, call := range calls {
+		s := newSite(t, l, grpclimit.Options{Key: empty})
+		wantCode(t, call(soon(t), s), codes.InvalidArgument)
+		if n := l.calls.Load(); n != 0 || s.served.Load() != 0 {
+			t.Errorf("%s: the limiter was asked %d times, %d calls were served", kind, n, s.served.Load())
+		}
+		wantCode(t, call(soon(t), newSite(t, l, grpclimit.Options{Key: empty, AllowNoKey: true})), codes.OK)
+	}
+}
+
 func TestCOST01_AboveTheBurst(t *testing.T) {
 	cost := 301
 	s := newSite(t, bucket(t, limit.PerMinute(300)), grpclimit.Options{Cost: func(context.Context, grpclimit.Call) int { return cost }, Tell: true})
@@ -285,6 +299,11 @@ func TestSkip(t *testing.T) {
 	wantCode(t, calls["stream"](soon(t), s), codes.ResourceExhausted)
 }
 
+// lowered is a limiter whose limit has been lowered since it decided.
+type lowered struct{ *scripted }
+
+func (lowered) LimitOf(string) limit.Limit { return limit.PerMinute(9) }
+
 func TestTell(t *testing.T) {
 	for kind, call := range calls {
 		t.Run(kind, func(t *testing.T) {
@@ -316,6 +335,8 @@ func TestTell(t *testing.T) {
 				{deciding(fallback, nil), "[] [] [] 0"},
 				{deciding(limit.Result{ResetAfter: 1500 * time.Millisecond}, nil), "[] [0] [2] 2"},
 				{deciding(limit.Result{ResetAfter: limit.Never}, nil), "[] [0] [] 1"},
+				{lowered{deciding(limit.Result{Remaining: 50}, nil)}, "[9] [9] [0] 3"},
+				{deciding(limit.Result{Remaining: -1}, nil), "[] [0] [] 1"},
 			} {
 				if got := tell(tt.l); got != tt.want {
 					t.Errorf("row %d: %s, want %s", i, got, tt.want)

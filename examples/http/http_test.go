@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
+	"go.uber.org/goleak"
 
 	"github.com/hybridlimit/hybrid/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
 	logging.Disable() // as in main
-	os.Exit(redistest.Main(m))
+	goleak.VerifyTestMain(redistest.M{M: m})
 }
 
 // output is what a program that runs has printed.

@@ -34,16 +34,17 @@ func leased(tb testing.TB) *hybrid.Limiter {
 
 var idle = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// loads are what is measured, and how often a request may allocate.
+// loads are what is measured, and how often a request may allocate: for its key, a list for each header, and each number
+// that has more than two digits.
 var loads = []struct {
 	name   string
 	opts   httplimit.Options
 	allocs float64
 }{
-	{"headers=none", httplimit.Options{XRateLimit: httplimit.XNone}, 1},                                                       // the key
-	{"headers=X", httplimit.Options{}, 6},                                                                                     // and three lists, two of whose numbers are long
-	{"headers=X+Draft11", httplimit.Options{Dialect: httplimit.Draft11}, 10},                                                  // and two more
-	{"headers=X+Draft11/key=ApiKey", httplimit.Options{Dialect: httplimit.Draft11, Key: httplimit.ByHeader("X-Api-Key")}, 11}, // a key of two parts
+	{"headers=none", httplimit.Options{XRateLimit: httplimit.XNone}, 1},
+	{"headers=X", httplimit.Options{}, 6},
+	{"headers=X+Draft11", httplimit.Options{Dialect: httplimit.Draft11}, 10},
+	{"headers=X+Draft11/key=ApiKey", httplimit.Options{Dialect: httplimit.Draft11, Key: httplimit.ByHeader("X-Api-Key")}, 11},
 }
 
 // BenchmarkMiddleware is what the Middleware adds to a handler that does nothing, while the key is leased.

@@ -57,7 +57,8 @@ func (a Addr) Key(r *http.Request) (string, error) {
 		}
 	}
 	if client.Is4() {
-		return "addr:" + client.String(), nil
+		var room [32]byte
+		return string(client.AppendTo(append(room[:0], "addr:"...))), nil
 	}
 	bits := a.IPv6Bits
 	if bits < 1 || bits > 128 {
@@ -69,7 +70,7 @@ func (a Addr) Key(r *http.Request) (string, error) {
 
 // Client returns the address of the client, whole. The error wraps ErrNoKey.
 func (a Addr) Client(r *http.Request) (netip.Addr, error) {
-	client, ok := parseAddr(r.RemoteAddr)
+	client, ok := parsePeer(r.RemoteAddr)
 	if !ok {
 		return netip.Addr{}, fmt.Errorf("%w: its peer has no IP address", ErrNoKey)
 	}
@@ -103,6 +104,14 @@ func (a Addr) Client(r *http.Request) (netip.Addr, error) {
 func cutLast(list string) (before, last string, more bool) {
 	i := strings.LastIndexByte(list, ',')
 	return list[:max(i, 0)], list[i+1:], i >= 0
+}
+
+// parsePeer is parseAddr for what has a port nearly always, which saves the error that it is no bare address.
+func parsePeer(s string) (netip.Addr, bool) {
+	if peer, err := netip.ParseAddrPort(s); err == nil {
+		return peer.Addr().WithZone("").Unmap(), true
+	}
+	return parseAddr(s)
 }
 
 // parseAddr reads an address with or without a port, and an IPv6 address with or without brackets.

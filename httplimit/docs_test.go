@@ -24,7 +24,7 @@ func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 // TestDocsCode requires that the Go code of docs/http.md is that of an example, so that it compiles and does what it says.
 // Of a framework, which is no dependency, the examples have a stand-in.
 func TestDocsCode(t *testing.T) {
-	examples := squeeze(read(t, "example_test.go") + read(t, "transport_example_test.go") + read(t, "../examples/http/main.go"))
+	examples := squeeze(read(t, "example_test.go") + read(t, "transport_example_test.go") + read(t, "../examples/http/api.go"))
 	parts := strings.Split(read(t, "../docs/http.md"), "```go\n")
 	if len(parts) < 5 {
 		t.Errorf("docs/http.md has %d blocks of Go code", len(parts)-1)

@@ -203,6 +203,43 @@ func ExampleProblem() {
 	// {"detail":"This request is not allowed, and waiting does not change that.","instance":"/reports","plan":"free","status":429,"title":"Too Many Requests"}
 }
 
+// The limits that are enforced are the ones that are published.
+func ExamplePublish() {
+	search, login := limit.PerSecond(10).WithBurst(50), limit.PerMinute(5)
+
+	searches, err := httplimit.New(limiter(search), httplimit.Options{Policy: "search", Key: httplimit.ByHeader("X-Api-Key")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	logins, err := httplimit.New(limiter(login), httplimit.Options{Policy: "login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limits, err := httplimit.Publish(
+		httplimit.Published{Name: "search", Limit: search, About: "requests of each API key"},
+		httplimit.Published{Name: "login", Limit: login, About: "attempts from each address"},
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /search", searches.Handler(hello))
+	mux.Handle("POST /login", logins.Handler(hello))
+	mux.Handle("GET /limits", limits)
+
+	for _, accept := range []string{"*/*", "application/json"} {
+		r := httptest.NewRequest("GET", "/limits", nil)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Print(w.Body)
+	}
+	// Output:
+	// search: 10/s burst 50, requests of each API key
+	// login: 5/m, attempts from each address
+	// {"limits":[{"name":"search","limit":"10/s burst 50","rate":10,"period_seconds":1,"burst":50,"about":"requests of each API key"},{"name":"login","limit":"5/m","rate":5,"period_seconds":60,"burst":5,"about":"attempts from each address"}]}
+}
+
 // Two limits: many requests from an address, with whatever keys, and some for each key.
 func ExampleMiddleware_Handler() {
 	byAddr, err := httplimit.New(limiter(limit.PerMinute(3)), httplimit.Options{Policy: "address"})

@@ -45,6 +45,16 @@ const (
 	Draft12
 )
 
+// The names as they are in an http.Header, so that setting one need not make its canonical form each time. They are the
+// same to all who read them.
+const (
+	xLimit          = "X-Ratelimit-Limit"
+	xRemaining      = "X-Ratelimit-Remaining"
+	xReset          = "X-Ratelimit-Reset"
+	rateLimit       = "Ratelimit"
+	rateLimitPolicy = "Ratelimit-Policy"
+)
+
 // headers sets the headers of answers.
 type headers struct {
 	style     XStyle
@@ -157,9 +167,9 @@ func (h *headers) setX(to http.Header, t told) {
 		// sometimes be a second later than it is.
 		reset = time.Now().Add(t.reset).Round(time.Second).Unix()
 	}
-	setNumber(to, "X-RateLimit-Limit", t.limit)
-	setNumber(to, "X-RateLimit-Remaining", t.remaining)
-	setNumber(to, "X-RateLimit-Reset", reset)
+	setNumber(to, xLimit, t.limit)
+	setNumber(to, xRemaining, t.remaining)
+	setNumber(to, xReset, reset)
 }
 
 func setNumber(to http.Header, name string, n int64) {
@@ -172,7 +182,11 @@ func setNumber(to http.Header, name string, n int64) {
 
 // othersRemaining is what a Middleware outside has told as its remaining tokens. Of several limits the tightest counts.
 func othersRemaining(h http.Header) int64 {
-	n, err := strconv.ParseInt(h.Get("X-RateLimit-Remaining"), 10, 64)
+	v := h.Get(xRemaining)
+	if v == "" { // nearly always, and an error would cost more than the look
+		return math.MaxInt64
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil {
 		return math.MaxInt64
 	}
@@ -181,20 +195,21 @@ func othersRemaining(h http.Header) int64 {
 
 // addFields adds the fields of the drafts, which are lists: there is an item for each limit.
 func (h *headers) addFields(to http.Header, t told) {
+	var room [64]byte // that most fields need
 	if t.quota >= 0 {
-		b := append([]byte(h.item), ";q="...)
+		b := append(append(room[:0], h.item...), ";q="...)
 		b = appendInteger(b, t.quota)
 		if t.window > 0 {
 			b = appendInteger(append(b, ";w="...), t.window)
 		}
-		to.Add("RateLimit-Policy", string(b))
+		to.Add(rateLimitPolicy, string(b))
 	}
-	b := append([]byte(h.item), h.available...)
+	b := append(append(room[:0], h.item...), h.available...)
 	b = appendInteger(b, t.remaining)
 	if t.effective >= 0 {
 		b = appendInteger(append(b, h.window...), t.effective)
 	}
-	to.Add("RateLimit", string(b))
+	to.Add(rateLimit, string(b))
 }
 
 // retryAfter sets Retry-After and returns what it has set.

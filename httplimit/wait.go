@@ -23,11 +23,11 @@ func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 
 // untilReset reads when a server that has nothing left gives again.
 func untilReset(h http.Header, style XStyle, now time.Time) (time.Duration, bool) {
-	left, ok := digits(h.Get("X-RateLimit-Remaining"))
+	left, ok := digits(h.Get(xRemaining))
 	if !ok || left != 0 {
 		return 0, false
 	}
-	n, ok := digits(h.Get("X-RateLimit-Reset"))
+	n, ok := digits(h.Get(xReset))
 	switch {
 	case !ok:
 		return 0, false

@@ -1,7 +1,7 @@
-// Command http is a small API behind a rate limit that all its processes share.
+// Command http is a small API behind a rate limit that all its instances share.
 //
-// It needs nothing installed: without -redis it runs against a Redis that is embedded in the program. Start it several
-// times with the same -redis and different -listen to see them share the limit.
+// It needs nothing installed: it starts two instances on ports of their own, each with its own limiter, over a Redis that is
+// embedded in the program. With -redis they share the limit with all other processes that have the same Redis.
 //
 // The exit status is 0 after an interrupt (Ctrl-C), which lets requests in flight end and gives leased tokens back; 1 if
 // it cannot listen; 2 for wrong flags.
@@ -13,9 +13,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -23,13 +20,10 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/hybridlimit/hybrid"
-	"github.com/hybridlimit/hybrid/httplimit"
 	"github.com/hybridlimit/hybrid/limit"
-	"github.com/hybridlimit/hybrid/remote"
 )
 
 func main() {
@@ -41,8 +35,9 @@ func main() {
 
 // config is what the flags say.
 type config struct {
-	listen, redis string
-	limit         limit.Limit
+	listen []string // an address for each instance
+	redis  string
+	limit  limit.Limit
 }
 
 // run is the program; it returns the exit status.
@@ -68,10 +63,11 @@ func parse(args []string, stdout io.Writer) (config, error) {
 	fs := flag.NewFlagSet("http", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
-	fs.StringVar(&c.listen, "listen", "localhost:8080", "`address` to serve on")
+	listen := fs.String("listen", "localhost:8080,localhost:8081", "`addresses` to serve on, with commas between them, each by an instance of its own")
 	fs.StringVar(&c.redis, "redis", "", "`address` of a Redis server, host:port; without it, one is embedded")
 	fs.TextVar(&c.limit, "limit", limit.Limit{Rate: 5, Period: 30 * time.Second, Burst: 5}, "`limit` of each client, such as \"100/s burst 200\"")
 	err := fs.Parse(args)
+	c.listen = strings.Split(*listen, ",")
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(stdout, "Usage: http [flags]\n\nServes a small API behind a rate limit.")
@@ -97,67 +93,23 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) error {
 		m.ClockTTL(true) // else its keys never expire
 		addr = m.Addr()
 	}
-	rdb := redis.NewClient(remote.Recommended(&redis.Options{Addr: addr}))
-	defer rdb.Close()
-	lim, err := hybrid.New(rdb, cfg.limit, hybrid.Options{Prefix: "example-http:", Logger: slog.New(slog.NewTextHandler(stderr, nil))})
-	if err != nil {
-		return err
+	var instances []*instance
+	for _, listen := range cfg.listen {
+		i, err := newInstance(listen, addr, cfg.limit, stderr)
+		if err != nil {
+			return err
+		}
+		defer i.close()
+		instances = append(instances, i)
 	}
-	defer lim.Close(context.Background()) // gives unspent tokens back
-
-	api, err := newAPI(lim)
-	if err != nil {
-		return err
+	fmt.Fprintf(stdout, "One limit of %v for each address; Ctrl-C ends it. Try\n\n", cfg.limit)
+	for _, i := range instances {
+		fmt.Fprintf(stdout, "    curl -i %s/hello/you\n", i.base())
 	}
-	srv := &http.Server{Handler: api, ReadHeaderTimeout: 5 * time.Second}
-	ln, err := net.Listen("tcp", cfg.listen)
-	if err != nil {
-		return err
+	fmt.Fprintf(stdout, "    curl -i %s/limit\n    curl %[1]s/limits\n", instances[0].base())
+	all, ctx := errgroup.WithContext(ctx) // if one fails, all end
+	for _, i := range instances {
+		all.Go(func() error { return i.serve(ctx) })
 	}
-	base := "http://" + strings.Replace(ln.Addr().String(), "127.0.0.1", "localhost", 1)
-	fmt.Fprintf(stdout, "Serving with a limit of %v for each address; Ctrl-C ends it. Try\n\n    curl -i %s/hello/you\n    curl -i %s/limit\n", cfg.limit, base, base)
-
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(ln) }() // ends with Shutdown
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	ending, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	err = srv.Shutdown(ending)
-	<-failed
-	return err
-}
-
-// newAPI returns the handlers behind the limit.
-func newAPI(lim limit.Limiter) (http.Handler, error) {
-	mw, err := httplimit.New(lim, httplimit.Options{
-		// Behind a proxy: httplimit.ByAddr(netip.MustParsePrefix("10.0.0.0/8")).
-		Key:       httplimit.ByAddr(),
-		Cost:      cost,
-		SkipPaths: []string{"/healthz"},
-		Dialect:   httplimit.Draft11,
-		Policy:    "api",
-		Contact:   "https://example.com/limits",
-	})
-	if err != nil {
-		return nil, err
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /hello/{name}", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "Hello, %q.\n", r.PathValue("name"))
-	})
-	mux.HandleFunc("GET /limit", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	return mw.Handler(mux), nil
-}
-
-// cost lets clients look at their limit for nothing.
-func cost(r *http.Request) int {
-	if r.URL.Path == "/limit" {
-		return 0
-	}
-	return 1
+	return all.Wait()
 }

@@ -114,17 +114,3 @@ func TestDocsFarRedisNeedsATimeout(t *testing.T) {
 		})
 	}
 }
-
-// TestDocsLimitsCode requires that the Go code of docs/limits.md is that of an example.
-func TestDocsLimitsCode(t *testing.T) {
-	examples := squeeze(readDoc(t, "limits_example_test.go") + readDoc(t, "httplimit/example_test.go"))
-	blocks := goBlocks(readDoc(t, limitsPage))
-	if len(blocks) == 0 {
-		t.Errorf("%s has no Go code", limitsPage)
-	}
-	for _, block := range blocks {
-		if !strings.Contains(examples, squeeze(block)) {
-			t.Errorf("in no example:\n%s", block)
-		}
-	}
-}

@@ -22,24 +22,6 @@ func read(t *testing.T, name string) string {
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
 }
 
-// squeeze makes indentation and line breaks not matter.
-func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// TestDocsCode requires that the Go code of docs/grpc.md is that of an example, so that it compiles and does what it says.
-func TestDocsCode(t *testing.T) {
-	examples := squeeze(read(t, "example_test.go"))
-	parts := strings.Split(read(t, "../docs/grpc.md"), "```go\n")
-	if len(parts) < 5 {
-		t.Errorf("docs/grpc.md has %d blocks of Go code", len(parts)-1)
-	}
-	for _, part := range parts[1:] {
-		block, _, _ := strings.Cut(part, "```")
-		if !strings.Contains(examples, squeeze(block)) {
-			t.Errorf("in no example:\n%s", block)
-		}
-	}
-}
-
 func TestDocsNameAllOptions(t *testing.T) {
 	page := read(t, "../docs/grpc.md")
 	for _, opts := range []any{grpclimit.Options{}, grpclimit.ClientOptions{}} {

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -71,7 +72,7 @@ func (a Addr) Key(r *http.Request) (string, error) {
 // Client returns the address of the client, whole. The error wraps ErrNoKey.
 func (a Addr) Client(r *http.Request) (netip.Addr, error) {
 	client, ok := parsePeer(r.RemoteAddr)
-	if !ok {
+	if !ok || overUnix(r) {
 		return netip.Addr{}, fmt.Errorf("%w: its peer has no IP address", ErrNoKey)
 	}
 	header := a.Header
@@ -98,6 +99,13 @@ func (a Addr) Client(r *http.Request) (netip.Addr, error) {
 		}
 	}
 	return client, nil
+}
+
+// overUnix reports whether r came over a Unix socket, whose client may give its own end a name that reads like an IP
+// address.
+func overUnix(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && strings.HasPrefix(local.Network(), "unix")
 }
 
 // cutLast cuts a list before its last entry; more is whether there are entries before.

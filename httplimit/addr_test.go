@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -333,4 +336,33 @@ func FuzzClient(f *testing.F) {
 			t.Errorf("key %q, %v", key, err)
 		}
 	})
+}
+
+// TestUnixPeerHasNoAddress: the client of a Unix socket names its end as it likes, here like the address of a trusted proxy.
+func TestUnixPeerHasNoAddress(t *testing.T) {
+	t.Chdir(t.TempDir())
+	ln, err := net.Listen("unix", "server")
+	if err != nil {
+		t.Skip("no Unix sockets: ", err)
+	}
+	errs := make(chan error, 1)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.RemoteAddr != "10.0.0.1:1" {
+			t.Errorf("the peer is %q, so the test shows nothing", r.RemoteAddr)
+		}
+		_, err := httplimit.ByAddr(trusted)(r)
+		errs <- err
+	}))
+	srv.Listener = ln
+	srv.Start()
+	defer srv.Close()
+	conn, err := net.DialUnix("unix", &net.UnixAddr{Name: "10.0.0.1:1", Net: "unix"}, &net.UnixAddr{Name: "server", Net: "unix"})
+	if err != nil {
+		t.Skip("a client cannot name its end here: ", err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n")
+	if err := <-errs; !errors.Is(err, httplimit.ErrNoKey) {
+		t.Errorf("error %v", err)
+	}
 }

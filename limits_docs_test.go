@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,7 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/internal/redistest"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/lease/leasetest"
 	"github.com/hybridlimit/hybrid/limit"
@@ -36,7 +40,7 @@ func farSource(rtt, timeout time.Duration) *leasetest.Source {
 // askFar lets one process ask for a key as often as lam says, at random, for a minute after the first ten seconds. It
 // returns the calls per second, and the share of the requests that did not have their answer at once.
 func askFar(lim limit.Limit, opts hybrid.Options, lam float64) (calls, waited float64) {
-	opts.Timeout = 3 * far
+	opts.Timeout = 5 * far
 	l, err := hybrid.NewFrom(farSource(far, opts.Timeout), lim, opts)
 	if err != nil {
 		panic(err)
@@ -100,7 +104,7 @@ func TestDocsFarRedis(t *testing.T) {
 // The default Timeout is too short for a Redis that is so far away.
 func TestDocsFarRedisNeedsATimeout(t *testing.T) {
 	const rtt = far + time.Millisecond // else it is a tie
-	for timeout, byPolicy := range map[time.Duration]bool{remote.DefaultTimeout: true, 3 * far: false} {
+	for timeout, byPolicy := range map[time.Duration]bool{remote.DefaultTimeout: true, 5 * far: false} {
 		synctest.Test(t, func(t *testing.T) {
 			l, err := hybrid.NewFrom(farSource(rtt, timeout), hybrid.PerSecond(1000).WithBurst(6000), hybrid.Options{Timeout: timeout})
 			if err != nil {
@@ -113,4 +117,48 @@ func TestDocsFarRedisNeedsATimeout(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFarRedisConnects: a Timeout that is longer than a round trip, but not than those of a new connection, never gets
+// one; five round trips are enough.
+func TestFarRedisConnects(t *testing.T) {
+	srv := redistest.Start(t)
+	const rtt = 60 * time.Millisecond
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		time.Sleep(rtt)
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return farConn{conn, rtt}, err
+	}
+	for timeout, reached := range map[time.Duration]bool{rtt + rtt/2: false, 5 * rtt: true} {
+		rdb := redis.NewClient(remote.Recommended(&redis.Options{Addr: srv.Addr(), Dialer: dial}))
+		t.Cleanup(func() { rdb.Close() })
+		l, err := hybrid.New(rdb, hybrid.PerHour(1000), hybrid.Options{Timeout: timeout, Exact: true, OnFailure: hybrid.FailClosed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close(context.Background()) })
+		tries := 4
+		if reached {
+			tries = 50 // on a machine that is busy one may fail
+		}
+		got := false
+		for i := 0; i < tries && !got; i++ {
+			_, err := l.Allow(t.Context(), "k"+strconv.Itoa(i))
+			got = err == nil
+		}
+		if got != reached {
+			t.Errorf("Timeout %v, round trips of %v: reached %v", timeout, rtt, got)
+		}
+	}
+}
+
+// farConn gets each answer rtt late.
+type farConn struct {
+	net.Conn
+	rtt time.Duration
+}
+
+func (c farConn) Read(p []byte) (int, error) {
+	time.Sleep(c.rtt)
+	return c.Conn.Read(p) // fails if its deadline has passed meanwhile
 }

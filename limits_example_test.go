@@ -45,7 +45,7 @@ func ExampleOptions_farRedis() {
 	defer rdb.Close()
 
 	lim, err := hybrid.New(rdb, hybrid.PerSecond(1000).WithBurst(6000), hybrid.Options{
-		Timeout: 300 * time.Millisecond, // three round trips
+		Timeout: 500 * time.Millisecond, // five round trips
 	})
 	if err != nil {
 		log.Fatal(err)

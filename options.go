@@ -44,7 +44,8 @@ type Options struct {
 	// back. The buckets in Redis are not touched. Default 65536.
 	MaxKeys int
 	// Timeout bounds one call to Redis, whatever the contexts of the callers say. A caller may have to wait as long
-	// again for a call of the same key that is out already. Default 100ms.
+	// again for a call of the same key that is out already. It should be five round trips or more: a new connection is
+	// made within the call that needs it, and takes up to four. Default 100ms.
 	Timeout time.Duration
 	// OnFailure decides requests while Redis does not answer. Default FailLocal.
 	OnFailure FailurePolicy

@@ -14,7 +14,6 @@
 package promlimit
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,14 +67,9 @@ func New(opts Options) (*Metrics, error) {
 }
 
 // Watch makes l the limiter whose Stats are exported. Before that there are only the calls and the decisions. When a
-// limiter is replaced by another, close it and then watch the new one: the counts go on from where they are.
-func (m *Metrics) Watch(l *hybrid.Limiter) error {
-	if l == nil {
-		return fmt.Errorf("%w: the limiter is nil", limit.ErrInvalid)
-	}
-	m.source.Watch(l)
-	return nil
-}
+// limiter is replaced by another, close it and then watch the new one: the counts go on from where they are. The error for
+// nil wraps limit.ErrInvalid.
+func (m *Metrics) Watch(l *hybrid.Limiter) error { return m.source.Watch(l) }
 
 // Count wraps l, which may be any limiter, so that what it decides is exported; call it once for each limiter. Errors wrap
 // limit.ErrInvalid.

@@ -50,8 +50,12 @@ func (s *Source) Ended(after time.Duration) {
 }
 
 // Watch makes l the limiter whose Stats are read, from now on instead of the one before. What that one has counted so far
-// stays in the counts; it must have been closed, or they may go down by what it counts meanwhile.
-func (s *Source) Watch(l *hybrid.Limiter) {
+// stays in the counts; it must have been closed, or they may go down by what it counts meanwhile. The error for nil wraps
+// limit.ErrInvalid.
+func (s *Source) Watch(l *hybrid.Limiter) error {
+	if l == nil {
+		return fmt.Errorf("%w: the limiter is nil", limit.ErrInvalid)
+	}
 	s.watching.Lock()
 	defer s.watching.Unlock()
 	s.mu.Lock()
@@ -65,6 +69,7 @@ func (s *Source) Watch(l *hybrid.Limiter) {
 	defer s.mu.Unlock()
 	s.limiter = l
 	s.before = sum(s.before, counted)
+	return nil
 }
 
 // sum is the Stats of the second with the counts of both.

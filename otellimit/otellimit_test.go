@@ -57,11 +57,12 @@ func (m meter) values(t *testing.T) map[string]float64 {
 	t.Helper()
 	all := make(map[string]float64)
 	name := func(metric string, attrs attribute.Set) string {
-		text := metric
+		var text strings.Builder
+		text.WriteString(metric)
 		for _, kv := range attrs.ToSlice() { // sorted by their keys
-			text += " " + strings.TrimPrefix(string(kv.Key), "hybrid.") + "=" + kv.Value.AsString()
+			text.WriteString(" " + strings.TrimPrefix(string(kv.Key), "hybrid.") + "=" + kv.Value.AsString())
 		}
-		return text
+		return text.String()
 	}
 	for _, c := range m.collect(t) {
 		switch d := c.Data.(type) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/limit"
@@ -29,8 +30,11 @@ type outages struct {
 
 // CheckName returns nil for a name that can tell limiters apart, else an error that wraps limit.ErrInvalid.
 func CheckName(name string) error {
-	if name == "" {
+	switch {
+	case name == "":
 		return fmt.Errorf("%w: Options.Name is empty: the metrics of several limiters could not be told apart", limit.ErrInvalid)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: Options.Name %q is no UTF-8", limit.ErrInvalid, name)
 	}
 	return nil
 }

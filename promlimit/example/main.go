@@ -75,6 +75,7 @@ func scrapeUnderLoad(ctx context.Context, length time.Duration, out io.Writer) e
 	defer lim.Close(context.Background())
 	endpoint := httptest.NewServer(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	defer endpoint.Close()
+	defer http.DefaultClient.CloseIdleConnections()
 
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -130,7 +131,7 @@ func ask(ctx context.Context, counted limit.Limiter, worker int) {
 			_, _ = counted.Allow(ctx, "paid:customer-1") // an error counts as failed
 		}
 		if i%10 == 0 {
-			_, _ = counted.Allow(ctx, fmt.Sprintf("free:customer-%d", (worker*1000+i)%300))
+			_, _ = counted.Allow(ctx, fmt.Sprintf("free:customer-%d", (worker*75+i/10)%300))
 		}
 		select {
 		case <-tick.C:
@@ -149,7 +150,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// scrape prints the lines of an endpoint about metrics whose names begin so.
+// scrape prints the lines of an endpoint about metrics whose names begin so, without the help texts.
 func scrape(out io.Writer, url string, names ...string) error {
 	resp, err := http.Get(url)
 	if err != nil {
@@ -162,7 +163,7 @@ func scrape(out io.Writer, url string, names ...string) error {
 	}
 	for line := range strings.Lines(string(page)) {
 		for _, name := range names {
-			if strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "), name) {
+			if strings.HasPrefix(strings.TrimPrefix(line, "# TYPE "), name) {
 				fmt.Fprint(out, line)
 			}
 		}

@@ -102,6 +102,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 		{"Redis away for half a minute", `hybrid_redis_unavailable{limiter="api"} 0x240 1x2 0x238`, ""},
 		{"one process away", `hybrid_redis_unavailable{limiter="api",instance="b"} 0x240 1x240`, "HybridRedisUnavailable"},
 		{"decided without Redis", `hybrid_fallback_decisions_total{limiter="api"} 0x240 0+10x240`, "HybridFallbackDecisions"},
+		{"decided without Redis for a moment", `hybrid_fallback_decisions_total{limiter="api"} 0x240 5000x240`, ""},
 		{"calls fail", `hybrid_redis_call_failures_total{limiter="api"} 0x240 0+10x240`, "HybridCallsFail"},
 		{"few calls fail", `hybrid_redis_call_failures_total{limiter="api"} 0x240 0+1x240`, ""},
 		{"calls near the time-out", `

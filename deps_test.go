@@ -31,9 +31,11 @@ var allowedImports = map[string][]string{
 	"lease":             {"limit", "internal/bucket"},
 	"lease/leasetest":   {"limit", "lease", "internal/bucket"},
 	"remote":            {"limit", "lease", "internal/bucket", "internal/flight", goRedisPath},
+	"tally":             {"limit", mapPath},
 	"internal/balance":  {},
 	"internal/breaker":  {},
 	"internal/bucket":   {},
+	"internal/figures":  {".", "limit", "tally"},
 	"internal/flight":   {"limit", "lease", xsyncPath},
 	"internal/keytable": {lruPath, mapPath},
 }

@@ -257,7 +257,7 @@ func (e *entry) accept(a *account, q *request, g *lease.Grant) []lease.Paid {
 		if lent > 0 {
 			a.demand.Leased(now, lent)
 			a.mark.Store(q.terms.Mark(&a.demand, l.roundTrip(), q.req.Lease.Held+lent))
-			l.counts.leased.Add(lent)
+			l.leased(lent)
 		}
 	}
 	if e.terms.Load() != q.terms {

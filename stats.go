@@ -20,6 +20,8 @@ type Stats struct {
 	// Leased is how many tokens were leased. Each of them was spent, or is Held now, or was Returned to its bucket,
 	// or Expired unspent.
 	Leased, Held, Returned, Expired int64
+	// Leases is how many answers of Redis brought tokens: Leased/Leases is the size of a lease.
+	Leases int64
 	// Unavailable says that Redis, or a server of it, is not asked, but for probes, because it does not answer; Err is
 	// the last failure, of now or of some time ago. Fallbacks is how many requests were decided by FailLocal or FailOpen.
 	Unavailable bool
@@ -35,8 +37,8 @@ type Stats struct {
 
 // counters are the parts of Stats that are counted; rtt is measured along with them.
 type counters struct {
-	calls, failed, leased, returned, expired, fallback, shadowed atomic.Int64
-	rtt                                                          atomic.Pointer[lease.RTT]
+	calls, failed, leased, leases, returned, expired, fallback, shadowed atomic.Int64
+	rtt                                                                  atomic.Pointer[lease.RTT]
 }
 
 // Stats reads the counts. They are not taken at one instant.
@@ -45,7 +47,8 @@ func (l *Limiter) Stats() Stats {
 		Terms: l.newTerms(*l.limit.Load(), nil).Terms,
 		Keys:  l.keys.Len(),
 		Calls: l.counts.calls.Load(), Failed: l.counts.failed.Load(),
-		Leased: l.counts.leased.Load(), Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
+		Leased: l.counts.leased.Load(), Leases: l.counts.leases.Load(),
+		Returned: l.counts.returned.Load(), Expired: l.counts.expired.Load(),
 		RoundTrip: l.roundTrip().High(),
 	}
 	now := l.clock.Now()
@@ -53,6 +56,12 @@ func (l *Limiter) Stats() Stats {
 	s.Unavailable, s.Err = l.lanes.unavailable()
 	s.Fallbacks, s.Shadowed = l.counts.fallback.Load(), l.counts.shadowed.Load()
 	return s
+}
+
+// leased counts tokens that an answer has brought.
+func (l *Limiter) leased(n int64) {
+	l.counts.leased.Add(n)
+	l.counts.leases.Add(1)
 }
 
 // expired counts tokens that were not spent in time.

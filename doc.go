@@ -50,7 +50,8 @@
 // # Related packages
 //
 // Package remote decides in Redis by five algorithms, package local in the memory of one process. All limiters implement
-// limit.Limiter, so they can be exchanged and compared. Package httplimit is middleware for net/http.
+// limit.Limiter, so they can be exchanged and compared. Package httplimit is middleware for net/http; package tally counts
+// the decisions of any limiter. Modules of their own beside this one: grpclimit, promlimit, otellimit.
 //
 // # Testing
 //

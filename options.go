@@ -57,8 +57,8 @@ type Options struct {
 	Shadow bool
 	// Observer is told of calls to Redis and of outages. Default: nobody is.
 	Observer Observer
-	// Logger gets a line when Redis stops answering, when it answers again, and when it refuses requests. No line holds
-	// a key. Default: nothing is logged.
+	// Logger gets a line when Redis stops answering, when it answers again, when it refuses requests, and from New for
+	// what remote.Advice says of the client. No line holds a key. Default: nothing is logged.
 	Logger *slog.Logger
 }
 

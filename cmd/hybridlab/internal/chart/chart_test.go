@@ -51,7 +51,7 @@ func TestSVGSaysWhatItShows(t *testing.T) {
 	wellFormed(t, svg)
 	for _, want := range []string{
 		`role="img"`, `aria-labelledby="calls-title calls-desc"`, `<title id="calls-title">Calls</title>`,
-		`A: last 500 calls/s.`, `From 2 s to 4 s: Redis hangs.`, `>calls/s</text>`, `>1k</text>`, `>10 s</text>`,
+		`A: last 500 calls/s.`, `From 2 s to 4 s: Redis hangs.`, `rotate(-90)" text-anchor="middle">calls/s</text>`, `>1k</text>`, `>10 s</text>`,
 		`class="line c1 dashed"`, `class="fault"`,
 	} {
 		if !strings.Contains(svg, want) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -14,17 +15,18 @@ import (
 const (
 	minWidth, maxWidth = 260, 1600
 
-	marginLeft  = 56 // room for the numbers of the axis
+	marginLeft  = 70 // room for the numbers of the axis and their unit
 	marginRight = 18 // room for half of the last number below
 	titleLine   = 24
 	legendLine  = 18
-	unitLine    = 18 // room above the values for their unit and for what was wrong
+	faultLine   = 22 // room above the values for what was wrong
 	plotHeight  = 150
 	timeLine    = 26
 	swatch      = 18 // of the legend
 	legendGap   = 16
 
-	letter = 6.6 // rough width of a letter of 12 pixels, on the safe side
+	letter      = 7.2 // rough width of a letter of 12 pixels, on the safe side
+	titleLetter = 8.4 // of one of the title
 )
 
 // SVG draws c as an element of an HTML document that has CSS among its styles. The width is in pixels and kept between
@@ -83,7 +85,7 @@ func (d *canvas) placeLegend() {
 		d.legend = append(d.legend, entry{x, y, name})
 		x += wide + legendGap
 	}
-	d.top = y + unitLine
+	d.top = y + faultLine
 }
 
 // scale makes the axes. It returns false if there is nothing to draw.
@@ -122,7 +124,7 @@ func (d *canvas) open(alone bool) {
 		d.printf("<style>\n%s</style>\n", CSS)
 		d.printf("<rect class=\"paper\" width=\"%d\" height=\"%d\" rx=\"6\"/>\n", d.fullWidth, d.fullHeight)
 	}
-	d.text("title", swatch, 18, "", d.Title)
+	d.text("title", swatch, 18, "", cut(d.Title, int(float64(d.fullWidth-swatch)/titleLetter)))
 }
 
 // describe says in words what the chart shows.
@@ -167,16 +169,13 @@ func (d *canvas) writeLegend() {
 
 func (d *canvas) writeSpans() {
 	free := 0.0 // where the next label has room
-	if d.Unit != "" {
-		free = d.left + letter*float64(utf8.RuneCountInString(d.Unit)) + legendGap
-	}
 	for _, s := range d.Spans {
 		from, to := d.x(s.From), d.x(s.To)
 		d.printf("<rect class=\"fault\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"><title>%s</title></rect>\n",
 			px(from), px(d.top), px(max(to-from, 1)), px(d.height), escape(s.Label))
 		wide := letter * float64(utf8.RuneCountInString(s.Label))
-		start := max(free, min(from, d.left+d.width-wide))
-		if start < to && start+wide <= d.left+d.width+marginRight {
+		start := max(0, min(from, d.left+d.width+marginRight-wide))
+		if start >= free {
 			d.text("cause", start, d.top-6, "", s.Label)
 			free = start + wide + 6
 		}
@@ -184,7 +183,9 @@ func (d *canvas) writeSpans() {
 }
 
 func (d *canvas) writeAxes() {
-	d.text("unit", d.left, d.top-6, "", d.Unit)
+	if d.Unit != "" {
+		d.printf("<text transform=\"translate(14 %s) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", px(d.top+d.height/2), escape(d.Unit))
+	}
 	for _, v := range d.value.ticks {
 		d.printf("<path class=\"grid\" d=\"M%s %sh%s\"/>\n", px(d.left), px(d.y(v)), px(d.width))
 		d.text("", d.left-6, d.y(v)+4, "end", d.label(v))
@@ -208,7 +209,7 @@ func (d *canvas) writeSeries() {
 	for i, s := range d.series {
 		under := d.y(0)
 		path := d.line(s)
-		if path == "" {
+		if path == "" || d.flat(d.Series[i]) {
 			continue
 		}
 		back := fmt.Sprintf("V%sH%s", px(under), px(d.start(s)))
@@ -217,6 +218,11 @@ func (d *canvas) writeSeries() {
 		}
 		d.printf("<path class=\"area %s\" d=\"%s%sZ\"/>\n", color(s), path, back)
 	}
+}
+
+// flat reports whether s is 0 all the time: its area would be a line on the one below.
+func (d *canvas) flat(s Series) bool {
+	return !slices.ContainsFunc(s.Points, func(p Point) bool { return d.drawn(p.Y) && p.Y != 0 })
 }
 
 // line returns the path of s from left to right, "" if it has no points.

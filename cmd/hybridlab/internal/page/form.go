@@ -77,10 +77,10 @@ func form() []group {
 }
 
 var meanings = map[string]string{
-	string(scenario.Steady):  "the same everywhere, at random moments",
+	string(scenario.Steady):  "the same everywhere, at random",
 	string(scenario.Bursty):  "a second's requests in a tenth of it",
-	string(scenario.Skewed):  "the first gets half, the next half of the rest",
-	string(scenario.Roaming): "one after the other gets all, a second each",
+	string(scenario.Skewed):  "half to the first, and so on",
+	string(scenario.Roaming): "all to one, the next each second",
 	string(scenario.Flood):   "ten times as many requests",
 
 	string(scenario.Leased): "tokens from memory",

@@ -234,7 +234,7 @@ func TestARunIsSeenByAll(t *testing.T) {
 	}
 	b.want(409, "POST", "/api/start", `[{}]`)
 	a.over <- nil
-	if v := two.until(in(done)); v.Status != "Done. 90.0 % of ideal" || v.Progress != 1 || len(v.Dead) != 0 || v.Failure != "" {
+	if v := two.until(in(done)); v.Status != "Done." || v.Spoken != "90.0 % of ideal." || v.Progress != 1 || len(v.Dead) != 0 || v.Failure != "" {
 		t.Errorf("%+v", v)
 	}
 	b.want(409, "POST", "/api/stop", "")
@@ -260,7 +260,7 @@ func TestComparisonRunsOneAfterTheOther(t *testing.T) {
 		t.Error(v.Verdicts)
 	}
 	second.over <- nil
-	if v = tab.until(in(done)); v.Status != "Done. A: 90.0 % of ideal B: 90.0 % of ideal" || !strings.Contains(v.Charts, "held-B-title") {
+	if v = tab.until(in(done)); v.Spoken != "A: 90.0 % of ideal. B: 90.0 % of ideal." || !strings.Contains(v.Charts, "held-B-title") {
 		t.Errorf("%q", v.Status)
 	}
 	var recs []fleet.Recording
@@ -336,6 +336,10 @@ func TestInvalidSettings(t *testing.T) {
 		{"/api/check", `{"instances": 0}`, 422, refusal{"0 must be 1 to 64", "instances", 0}},
 		{"/api/start", `[{}, {"demand": {"pattern": "odd", "perInstance": 1}}]`, 422,
 			refusal{`"odd" is none of steady, bursty, skewed, roaming, flood`, "demand.pattern", 1}},
+		{"/api/check", `{"instances": 2, "limit": "plenty"}`, 422,
+			refusal{`no "/" in "plenty" (want for example "100/s", "5/10m burst 20", "unlimited" or "blocked")`, "limit", 0}},
+		{"/api/check", `{"delay": "soon"}`, 422, refusal{`"soon" is no duration (want for example "150ms", "2s" or "1m30s")`, "delay", 0}},
+		{"/api/check", `[1]`, 422, refusal{"a array does not fit here", "", 0}},
 		{"/api/start", `[]`, 400, refusal{"one scenario is run, or two are compared", "", 0}},
 		{"/api/start", `[{},{},{}]`, 400, refusal{"one scenario is run, or two are compared", "", 0}},
 		{"/api/start", `{}`, 400, refusal{"this is not the JSON that is expected here", "", 0}},

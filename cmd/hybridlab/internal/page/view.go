@@ -17,6 +17,7 @@ import (
 type view struct {
 	Phase    phase   `json:"phase"`
 	Status   string  `json:"status"`   // where the lab is, in words; it changes only when that does
+	Spoken   string  `json:"spoken"`   // what is read aloud after it and stands elsewhere for who sees: the verdicts at the end
 	Progress float64 `json:"progress"` // 0 to 1, of all runs of the plan
 	Verdicts string  `json:"verdicts"` // HTML, as the next two
 	Numbers  string  `json:"numbers"`
@@ -35,7 +36,7 @@ var results = template.Must(template.New("results").Funcs(template.FuncMap{"lett
 // show returns the view of s, with charts that are width pixels wide.
 func show(s state, width int) (view, error) {
 	v := view{
-		Phase: s.phase, Status: status(s), Progress: progress(s), Hanging: s.hanging, Dead: s.dead, Failure: s.failure,
+		Phase: s.phase, Status: status(s), Spoken: spoken(s), Progress: progress(s), Hanging: s.hanging, Dead: s.dead, Failure: s.failure,
 	}
 	data := struct {
 		Many     bool
@@ -74,16 +75,25 @@ func status(s state) string {
 		}
 		return text
 	case done:
-		text := "Done."
-		for i, rec := range s.recs {
-			if len(s.plan) > 1 {
-				text += " " + report.Letter(i) + ":"
-			}
-			text += " " + rec.Verdict.Text
-		}
-		return text
+		return "Done."
 	}
 	return "Nothing has run yet."
+}
+
+// spoken is the verdicts, once they are final.
+func spoken(s state) string {
+	if s.phase != done {
+		return ""
+	}
+	var all []string
+	for i, rec := range s.recs {
+		text := rec.Verdict.Text
+		if len(s.plan) > 1 {
+			text = report.Letter(i) + ": " + text
+		}
+		all = append(all, text+".")
+	}
+	return strings.Join(all, " ")
 }
 
 // fault is what was wrong in the last sample of the current run.

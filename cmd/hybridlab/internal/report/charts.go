@@ -19,15 +19,15 @@ const (
 func Charts(recs []fleet.Recording) []chart.Chart {
 	runs := make([]run, len(recs))
 	for i, rec := range recs {
-		runs[i] = run{Recording: rec, name: "", samples: joined(rec.Samples)}
+		runs[i] = run{Recording: rec, samples: joined(rec.Samples)}
 		if len(recs) > 1 {
 			runs[i].name = Letter(i)
 		}
 	}
 	charts := []chart.Chart{admitted(runs), calls(runs)}
 	charts = append(charts, held(runs)...)
-	charts = append(charts, latency(runs))
-	return append(charts, denials(runs)...)
+	charts = append(charts, denials(runs)...)
+	return append(charts, latency(runs))
 }
 
 // Letter names the run at i: A, B and so on.
@@ -46,6 +46,14 @@ func (r run) of(what string) string {
 		return what
 	}
 	return r.name + " " + what
+}
+
+// title puts the name of the run before a title.
+func (r run) title(text string) string {
+	if r.name == "" {
+		return text
+	}
+	return r.name + ": " + text
 }
 
 // id is name for the only run, or name and the run.
@@ -127,7 +135,7 @@ func overlaid(runs []run, c chart.Chart, lines func(r run, color int) []chart.Se
 
 func admitted(runs []run) chart.Chart {
 	return overlaid(runs, chart.Chart{
-		Name: "admitted", Title: "Admitted, and what one ideal bucket would admit", Unit: "tokens/s",
+		Name: "admitted", Title: "Admitted, against one ideal bucket", Unit: "tokens/s",
 		About: "Tokens admitted per second by all instances together, and by one ideal bucket that is asked the same.",
 	}, func(r run, color int) []chart.Series {
 		ideal := chart.Series{Name: r.of("ideal"), Color: color, Dashed: true, Points: r.rate(func(s fleet.Sample) int64 { return s.Ideal })}
@@ -149,7 +157,7 @@ func calls(runs []run) chart.Chart {
 
 func latency(runs []run) chart.Chart {
 	return overlaid(runs, chart.Chart{
-		Name: "latency", Title: "How long a decision takes", Unit: "log scale", Label: chart.Micros, Log: true,
+		Name: "latency", Title: "How long a decision takes", Unit: "time, log scale", Label: chart.Micros, Log: true,
 		About: "Half of the decisions took less than p50, all but one in a hundred less than p99.",
 	}, func(r run, color int) []chart.Series {
 		p50 := chart.Series{Name: r.of("p50"), Color: color, Dashed: r.name != "", Points: r.points(func(s fleet.Sample) float64 { return s.P50 })}
@@ -166,7 +174,7 @@ func held(runs []run) []chart.Chart {
 	charts := make([]chart.Chart, len(runs))
 	for i, r := range runs {
 		c := chart.Chart{
-			Name: r.id("held"), Title: r.of("Tokens out on lease"), Unit: "tokens", Stacked: true, End: end(runs), Spans: r.spans(),
+			Name: r.id("held"), Title: r.title("Tokens out on lease"), Unit: "tokens", Stacked: true, End: end(runs), Spans: r.spans(),
 			About: "Tokens that each instance holds, on top of each other.",
 		}
 		if r.Scenario.Mode != scenario.Leased {
@@ -190,7 +198,7 @@ func holders(r run) []chart.Series {
 	}
 	var areas []chart.Series
 	for i := range single {
-		areas = append(areas, chart.Series{Name: fmt.Sprintf("instance %d", i+1), Color: i, Points: r.points(func(s fleet.Sample) float64 {
+		areas = append(areas, chart.Series{Name: fmt.Sprintf("instance %d", i), Color: i, Points: r.points(func(s fleet.Sample) float64 {
 			return sum(s.Held, i, i+1)
 		})})
 	}
@@ -216,9 +224,9 @@ func denials(runs []run) []chart.Chart {
 	charts := make([]chart.Chart, len(runs))
 	for i, r := range runs {
 		c := chart.Chart{
-			Name: r.id("denials"), Title: r.of("Denials, by what decided"), Unit: "requests/s", Stacked: true, End: end(runs), Spans: r.spans(),
+			Name: r.id("denials"), Title: r.title("Denials, by what decided"), Unit: "requests/s", Stacked: true, End: end(runs), Spans: r.spans(),
 			About: "Requests denied per second, on top of each other by what decided. Errors are requests that nothing decided.",
-			Top:   1,
+			Top:   10,
 		}
 		for k, cause := range []struct {
 			name  string

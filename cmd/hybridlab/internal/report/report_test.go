@@ -71,7 +71,7 @@ func find(t *testing.T, charts []chart.Chart, name string) chart.Chart {
 
 func TestChartsOfOneRun(t *testing.T) {
 	charts := report.Charts([]fleet.Recording{recording(100, 3)})
-	if got, want := names(charts), "admitted calls held latency denials"; got != want {
+	if got, want := names(charts), "admitted calls held denials latency"; got != want {
 		t.Fatalf("charts %q, want %q", got, want)
 	}
 	for _, c := range charts {
@@ -140,7 +140,7 @@ func TestChartsOfTwoRuns(t *testing.T) {
 		b.Samples[i].Fault = ""
 	}
 	charts := report.Charts([]fleet.Recording{a, b})
-	if got, want := names(charts), "admitted calls held-A held-B latency denials-A denials-B"; got != want {
+	if got, want := names(charts), "admitted calls held-A held-B denials-A denials-B latency"; got != want {
 		t.Fatalf("charts %q, want %q", got, want)
 	}
 	one, two := find(t, charts, "held-A"), find(t, charts, "held-B")
@@ -197,7 +197,7 @@ func TestSettingsThatDiffer(t *testing.T) {
 			differ[s.Name] = s.Values
 		}
 	}
-	want := map[string][]string{"lease size": {"50 tokens", "adaptive"}, "faults": {"none", "instance 2 dies at 1s for 2s"}}
+	want := map[string][]string{"lease size": {"50 tokens", "adaptive"}, "faults": {"none", "instance 1 dies at 1s for 2s"}}
 	if !reflect.DeepEqual(differ, want) {
 		t.Errorf("%q, want %q", differ, want)
 	}

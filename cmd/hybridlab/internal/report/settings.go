@@ -82,7 +82,7 @@ func faults(list []scenario.Fault) string {
 	for _, f := range list {
 		what := "Redis hangs"
 		if f.Kind == scenario.Kill {
-			what = fmt.Sprintf("instance %d dies", f.Instance+1)
+			what = fmt.Sprintf("instance %d dies", f.Instance)
 		}
 		said = append(said, fmt.Sprintf("%s at %s for %s", what, f.At, f.For))
 	}

@@ -42,7 +42,7 @@ function readForm() {
   scenario.faults = [...$("faults").children].map((row) => {
     const value = (key) => row.querySelector(`[data-key="${key}"]`).value.trim();
     const fault = { kind: value("kind"), at: value("at"), for: value("for") };
-    if (fault.kind === "kill") fault.instance = Number(value("instance")) - 1;
+    if (fault.kind === "kill") fault.instance = Number(value("instance"));
     return fault;
   });
   return scenario;
@@ -65,7 +65,7 @@ function addFault(fault) {
   const row = $("fault").content.cloneNode(true).firstElementChild;
   for (const input of row.querySelectorAll("[data-key]")) {
     const value = fault[input.dataset.key];
-    if (input.dataset.key === "instance") input.value = (value ?? 0) + 1;
+    if (input.dataset.key === "instance") input.value = value ?? 0;
     else if (value !== undefined) input.value = value;
   }
   const kind = row.querySelector("select");
@@ -192,7 +192,7 @@ async function start(which) {
     document.querySelector("[aria-invalid]")?.focus();
     return;
   }
-  complain({});
+  check(); // which shows the code as well
   if (matchMedia("(max-width: 700px)").matches) $("results").scrollIntoView();
 }
 
@@ -212,7 +212,9 @@ function fill(id, html) {
 function show(view) {
   const running = view.phase === "running";
   if ($("status").textContent !== view.status) $("status").textContent = view.status;
+  if ($("spoken").textContent !== view.spoken) $("spoken").textContent = view.spoken;
   $("progress").value = view.progress;
+  $("progress").hidden = !running;
   fill("verdicts", view.verdicts);
   fill("numbers", view.numbers);
   fill("charts", view.charts);
@@ -233,7 +235,8 @@ function showKills(dead) {
     kills.replaceChildren(...dead.map((_, i) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = `Kill ${i + 1}`;
+      button.textContent = `Kill ${i}`;
+      button.setAttribute("aria-label", `Kill instance ${i}`);
       button.addEventListener("click", () =>
         tell("/api/fault", { kind: "kill", instance: i, on: button.getAttribute("aria-pressed") !== "true" }));
       return button;

@@ -164,7 +164,7 @@ func TestIdealIsABucket(t *testing.T) {
 	}
 	const start = 1_800_000_000_000_000
 	for _, step := range []struct{ at, n, cost, want int }{{0, 10, 1, 5}, {100_000, 10, 1, 1}, {400_000, 10, 2, 1}, {10_000_000, 10, 2, 2}} {
-		if got := i.ask(int64(start+step.at), step.n, step.cost); got != step.want {
+		if got := i.ask(start+int64(step.at), step.n, step.cost); got != step.want {
 			t.Errorf("%+v: admitted %d", step, got)
 		}
 	}

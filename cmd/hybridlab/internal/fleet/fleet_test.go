@@ -219,12 +219,12 @@ func TestFaultsOfAScenario(t *testing.T) {
 		}
 	}))
 	rec, _ := finish(t, f)
-	seen := ""
+	var seen strings.Builder
 	for _, s := range rec.Samples {
-		seen += s.Fault
+		seen.WriteString(s.Fault)
 	}
-	if !strings.Contains(seen, "Redis hangs; instance 2 dead") || rec.Samples[len(rec.Samples)-1].Fault != "" {
-		t.Errorf("%q, at last %q", seen, rec.Samples[len(rec.Samples)-1].Fault)
+	if !strings.Contains(seen.String(), "Redis hangs; instance 2 dead") || rec.Samples[len(rec.Samples)-1].Fault != "" {
+		t.Errorf("%q, at last %q", seen.String(), rec.Samples[len(rec.Samples)-1].Fault)
 	}
 }
 

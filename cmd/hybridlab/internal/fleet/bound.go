@@ -30,6 +30,7 @@ type excess struct {
 	base, rate float64       // tokens, tokens per millisecond
 	newest     int64         // start
 	tokens     [kept]float64 // of each start modulo kept: admitted by calls that began then, and not in u yet
+	pending    bool          // there are such
 	u          [kept]float64 // of each start modulo kept
 	old        float64       // largest u of the starts before those, and of 0
 	worst      float64
@@ -65,11 +66,27 @@ func (x *excess) admit(from int64, n int) {
 		return
 	}
 	x.tokens[f%kept] += float64(n)
+	x.pending = true
 }
 
 // advance looks at the windows that end at now, which has to be at or after the end of all calls that were noted. It
 // never falls.
 func (x *excess) advance(now int64) {
+	if x.pending {
+		x.settle(now)
+	}
+	for x.newest < now {
+		x.newest++
+		slot := &x.u[x.newest%kept]
+		if x.newest >= kept {
+			x.old = max(x.old, *slot)
+		}
+		*slot = x.rate * float64(x.newest)
+	}
+}
+
+// settle adds the tokens that were noted to the u of all starts before, and compares with the bound at now.
+func (x *excess) settle(now int64) {
 	sum, best := 0.0, x.old
 	for f := x.newest; f >= 0 && f > x.newest-kept; f-- {
 		slot := f % kept
@@ -81,14 +98,7 @@ func (x *excess) advance(now int64) {
 	x.old += sum // of starts, all of which get it
 	best = max(best, x.old)
 	x.worst = max(x.worst, best-x.rate*float64(now)-x.base)
-	for x.newest < now {
-		x.newest++
-		slot := &x.u[x.newest%kept]
-		if x.newest >= kept {
-			x.old = max(x.old, *slot)
-		}
-		*slot = x.rate * float64(x.newest)
-	}
+	x.pending = false
 }
 
 // tokensAbove is the result up to now, never negative.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/fleet"
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/report"
@@ -61,8 +62,23 @@ func record(ctx context.Context, r *fleet.Redis, s scenario.Scenario) (fleet.Rec
 	return f.Recording(), nil
 }
 
-// export writes recs in the form that the name of the file asks for: all of it or, after an error, nothing new.
+// isFolder reports whether -out names a folder, which need not exist.
+func isFolder(name string) bool {
+	return strings.HasSuffix(name, "/") || strings.HasSuffix(name, string(filepath.Separator))
+}
+
+// export writes recs in the form that the name of the file asks for: all of it or, after an error, nothing new. In a
+// folder it is the report, and then each chart.
 func export(name string, recs []fleet.Recording) error {
+	if isFolder(name) {
+		if err := os.MkdirAll(name, 0o755); err != nil {
+			return err
+		}
+		if err := export(filepath.Join(name, "report.html"), recs); err != nil {
+			return err
+		}
+		return report.SVGs(name, recs)
+	}
 	var b bytes.Buffer
 	var err error
 	if filepath.Ext(name) == ".json" {

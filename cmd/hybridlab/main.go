@@ -76,7 +76,7 @@ func parse(args []string, stdout io.Writer) (config, error) {
 	fs.StringVar(&c.listen, "listen", "localhost:8090", "`address` to serve the page on")
 	fs.StringVar(&c.redis, "redis", "", "`address` of a Redis server, host:port or redis:// URL; without it, one is embedded")
 	fs.StringVar(&c.run, "run", "", "`file` with a scenario, or a list of them, as JSON: run it and serve no page")
-	fs.StringVar(&c.out, "out", "", "`file` for what -run saw: .html for a report, .json for the recordings")
+	fs.StringVar(&c.out, "out", "", "`file` for what -run saw: .html for a report, .json for the recordings; or a folder, with a / at\nthe end, for report.html and each chart as a file of its own")
 	err := fs.Parse(args)
 	switch ext := filepath.Ext(c.out); {
 	case errors.Is(err, flag.ErrHelp):
@@ -89,8 +89,8 @@ func parse(args []string, stdout io.Writer) (config, error) {
 		err = fmt.Errorf("%w: unexpected argument %q (-help lists the flags)", errUsage, fs.Arg(0))
 	case c.out != "" && c.run == "":
 		err = fmt.Errorf("%w: -out needs -run", errUsage)
-	case c.out != "" && ext != ".html" && ext != ".json":
-		err = fmt.Errorf("%w: -out %s must end in .html or .json", errUsage, c.out)
+	case c.out != "" && ext != ".html" && ext != ".json" && !isFolder(c.out):
+		err = fmt.Errorf("%w: -out %s must end in .html, .json or /", errUsage, c.out)
 	}
 	return c, err
 }

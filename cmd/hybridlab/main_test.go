@@ -56,6 +56,20 @@ func TestRunScenarios(t *testing.T) {
 	}
 }
 
+func TestChartsAsFiles(t *testing.T) {
+	in := write(t, "in.json", `[{"for": "300ms"}, {"mode": "exact", "for": "100ms"}]`)
+	dir := filepath.Join(t.TempDir(), "new", "charts")
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), []string{"-run", in, "-out", dir + "/"}, &stdout, &stderr); status != 0 {
+		t.Fatalf("status %d, %s", status, &stderr)
+	}
+	for _, name := range []string{"report.html", "admitted.svg", "calls.svg", "held-A.svg", "denials-B.svg", "latency.svg"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	bad := write(t, "bad.json", `{"instances": 100}`)
 	good := write(t, "good.json", `{"for": "100ms"}`)
@@ -73,7 +87,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"-wrong"}, 2, "-help lists the flags"},
 		{[]string{"more"}, 2, `unexpected argument "more"`},
 		{[]string{"-out", "x.html"}, 2, "-out needs -run"},
-		{[]string{"-run", good, "-out", "x.pdf"}, 2, "must end in .html or .json"},
+		{[]string{"-run", good, "-out", "x.pdf"}, 2, "must end in .html, .json or /"},
 		{[]string{"-run", bad}, 2, "bad.json: instances: 100 must be 1 to 64"},
 		{[]string{"-run", bad + "x"}, 1, "no such file"},
 		{[]string{"-run", good, "-redis", "127.0.0.1:1"}, 1, "no Redis at 127.0.0.1:1"},

@@ -161,7 +161,10 @@ func TestInvalidSettingIsShownAtItsField(t *testing.T) {
 	p.until(`document.activeElement.dataset.key === "kind"`)
 	p.press(kb.Tab)
 	p.press("1h")
-	p.until(`document.querySelector("[data-field=faults] .wrong").textContent.startsWith("[0].at: 1h0m0s is not within the run")`)
+	p.until(`document.querySelector("[data-field=faults] .wrong").textContent.startsWith("fault 1, at: 1h0m0s is not within the run")`)
+	if got := js[string](p, `document.querySelector("[aria-invalid]").dataset.key`); got != "at" {
+		t.Errorf("marked as wrong is %q", got)
+	}
 	p.shot("error-fault")
 	p.click("#faults .remove")
 	p.until(`document.querySelector("[data-field=faults] .wrong").textContent === ""`)

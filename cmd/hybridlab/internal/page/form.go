@@ -77,14 +77,14 @@ func form() []group {
 }
 
 var meanings = map[string]string{
-	string(scenario.Steady):  "the same everywhere, at random",
-	string(scenario.Bursty):  "a second's requests in a tenth of it",
-	string(scenario.Skewed):  "half to the first, and so on",
-	string(scenario.Roaming): "all to one, the next each second",
-	string(scenario.Flood):   "ten times as many requests",
+	string(scenario.Steady):  "everywhere alike",
+	string(scenario.Bursty):  "each second in a tenth",
+	string(scenario.Skewed):  "half goes to the first",
+	string(scenario.Roaming): "all to one at a time",
+	string(scenario.Flood):   "ten times the requests",
 
 	string(scenario.Leased): "tokens from memory",
-	string(scenario.Exact):  "a call for each decision",
+	string(scenario.Exact):  "a call each time",
 }
 
 func modes() []option {

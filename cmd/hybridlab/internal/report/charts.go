@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/chart"
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/fleet"
@@ -12,16 +13,18 @@ import (
 const (
 	maxPoints = 240 // of a line; more samples than that are joined
 	maxAreas  = 8   // of instances; what the others hold is one area
+	maxName   = 24  // bytes of a name that stands in a legend
 )
 
 // Charts draws recs, in an order that is always the same. What is one line of a run is in one chart for all of them; what
 // is a stack of areas is in a chart for each, on the same scale.
 func Charts(recs []fleet.Recording) []chart.Chart {
 	runs := make([]run, len(recs))
+	names := names(recs)
 	for i, rec := range recs {
 		runs[i] = run{Recording: rec, samples: joined(rec.Samples)}
 		if len(recs) > 1 {
-			runs[i].name = Letter(i)
+			runs[i].letter, runs[i].name = Letter(i), names[i]
 		}
 	}
 	charts := []chart.Chart{admitted(runs), calls(runs)}
@@ -33,10 +36,27 @@ func Charts(recs []fleet.Recording) []chart.Chart {
 // Letter names the run at i: A, B and so on.
 func Letter(i int) string { return string(rune('A' + i%26)) }
 
+// names returns how runs are called beside each other: by their own names, if these are short and tell them apart, else by
+// their letters.
+func names(recs []fleet.Recording) []string {
+	var own, letters []string
+	for i, rec := range recs {
+		letters = append(letters, Letter(i))
+		if name := rec.Scenario.Name; name != "" && len(name) <= maxName && !slices.Contains(own, name) {
+			own = append(own, name)
+		}
+	}
+	if len(own) == len(recs) {
+		return own
+	}
+	return letters
+}
+
 // run is a recording that is drawn.
 type run struct {
 	fleet.Recording
-	name    string // "" for the only one
+	letter  string // "" for the only one
+	name    string // likewise
 	samples []fleet.Sample
 }
 
@@ -45,23 +65,23 @@ func (r run) of(what string) string {
 	if r.name == "" {
 		return what
 	}
-	return r.name + " " + what
-}
-
-// title puts the name of the run before a title.
-func (r run) title(text string) string {
-	if r.name == "" {
-		return text
-	}
-	return r.name + ": " + text
+	return r.name + ": " + what
 }
 
 // id is name for the only run, or name and the run.
 func (r run) id(name string) string {
-	if r.name == "" {
+	if r.letter == "" {
 		return name
 	}
-	return name + "-" + r.name
+	return name + "-" + r.letter
+}
+
+// or is the name of the run, or what if it is the only one: for a chart with one line of each.
+func (r run) or(what string) string {
+	if r.name == "" {
+		return what
+	}
+	return r.name
 }
 
 // points returns a value of each sample at its time.
@@ -134,16 +154,27 @@ func overlaid(runs []run, c chart.Chart, lines func(r run, color int) []chart.Se
 }
 
 func admitted(runs []run) chart.Chart {
+	same := !slices.ContainsFunc(runs, func(r run) bool { return !asksTheSame(r.Scenario, runs[0].Scenario) })
 	return overlaid(runs, chart.Chart{
 		Name: "admitted", Title: "Admitted, against one ideal bucket", Unit: "tokens/s",
 		About: "Tokens admitted per second by all instances together, and by one ideal bucket that is asked the same.",
 	}, func(r run, color int) []chart.Series {
+		did := chart.Series{Name: r.or("admitted"), Color: color, Points: r.rate(func(s fleet.Sample) int64 { return s.Admitted })}
 		ideal := chart.Series{Name: r.of("ideal"), Color: color, Dashed: true, Points: r.rate(func(s fleet.Sample) int64 { return s.Ideal })}
-		if r.name == "" {
-			ideal.Color = 7
+		if !same {
+			return []chart.Series{ideal, did}
 		}
-		return []chart.Series{ideal, {Name: r.of("admitted"), Color: color, Points: r.rate(func(s fleet.Sample) int64 { return s.Admitted })}}
+		if color > 0 { // the ideal of the first is that of all
+			return []chart.Series{did}
+		}
+		ideal.Name, ideal.Color = "ideal", chart.Colors-1
+		return []chart.Series{ideal, did}
 	})
+}
+
+// asksTheSame reports whether one ideal bucket would decide alike in a and b, but for chance and for what dies.
+func asksTheSame(a, b scenario.Scenario) bool {
+	return a.Limit == b.Limit && a.Instances == b.Instances && a.Demand == b.Demand && a.For == b.For && faults(a.Faults) == faults(b.Faults)
 }
 
 func calls(runs []run) chart.Chart {
@@ -151,7 +182,7 @@ func calls(runs []run) chart.Chart {
 		Name: "calls", Title: "Calls to Redis", Unit: "calls/s",
 		About: "Requests per second that reached Redis, of all instances together.",
 	}, func(r run, color int) []chart.Series {
-		return []chart.Series{{Name: r.of("calls"), Color: color, Step: true, Points: r.rate(func(s fleet.Sample) int64 { return s.Calls })}}
+		return []chart.Series{{Name: r.or("calls"), Color: color, Step: true, Points: r.rate(func(s fleet.Sample) int64 { return s.Calls })}}
 	})
 }
 
@@ -174,7 +205,7 @@ func held(runs []run) []chart.Chart {
 	charts := make([]chart.Chart, len(runs))
 	for i, r := range runs {
 		c := chart.Chart{
-			Name: r.id("held"), Title: r.title("Tokens out on lease"), Unit: "tokens", Stacked: true, End: end(runs), Spans: r.spans(),
+			Name: r.id("held"), Title: r.of("Tokens out on lease"), Unit: "tokens", Stacked: true, End: end(runs), Spans: r.spans(),
 			About: "Tokens that each instance holds, on top of each other.",
 		}
 		if r.Scenario.Mode != scenario.Leased {
@@ -224,7 +255,7 @@ func denials(runs []run) []chart.Chart {
 	charts := make([]chart.Chart, len(runs))
 	for i, r := range runs {
 		c := chart.Chart{
-			Name: r.id("denials"), Title: r.title("Denials, by what decided"), Unit: "requests/s", Stacked: true, End: end(runs), Spans: r.spans(),
+			Name: r.id("denials"), Title: r.of("Denials, by what decided"), Unit: "requests/s", Stacked: true, End: end(runs), Spans: r.spans(),
 			About: "Requests denied per second, on top of each other by what decided. Errors are requests that nothing decided.",
 			Top:   10,
 		}

@@ -58,6 +58,14 @@ func names(charts []chart.Chart) string {
 	return strings.Join(all, " ")
 }
 
+func lines(c chart.Chart) string {
+	var all []string
+	for _, s := range c.Series {
+		all = append(all, s.Name)
+	}
+	return strings.Join(all, ", ")
+}
+
 func find(t *testing.T, charts []chart.Chart, name string) chart.Chart {
 	t.Helper()
 	for _, c := range charts {
@@ -150,8 +158,16 @@ func TestChartsOfTwoRuns(t *testing.T) {
 	if len(one.Spans) != 1 || len(two.Spans) != 0 {
 		t.Errorf("A has %d spans, B %d; want 1 and 0", len(one.Spans), len(two.Spans))
 	}
-	if n := len(charts[0].Series); n != 4 {
-		t.Errorf("%d lines of admissions, want 4", n)
+	if got, want := lines(charts[0]), "ideal, A, B"; got != want { // the two have the same name, and are asked the same
+		t.Errorf("lines %q, want %q", got, want)
+	}
+	b.Scenario.Name, b.Scenario.Demand.Cost = "another", 2
+	charts = report.Charts([]fleet.Recording{a, b})
+	if got, want := lines(charts[0]), "made up: ideal, made up, another: ideal, another"; got != want {
+		t.Errorf("lines %q, want %q", got, want)
+	}
+	if title := find(t, charts, "held-B").Title; title != "another: Tokens out on lease" {
+		t.Errorf("title %q", title)
 	}
 }
 

@@ -151,8 +151,8 @@ async function check() {
 function complain(answer) {
   for (const f of document.querySelectorAll("[data-field]")) {
     f.querySelector(".wrong").textContent = "";
-    f.querySelector("[data-kind]")?.removeAttribute("aria-invalid");
   }
+  for (const input of document.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
   $("wrong").textContent = "";
   if (!answer.error) return;
   const name = (answer.field ?? "").split("[")[0];
@@ -162,8 +162,10 @@ function complain(answer) {
     return;
   }
   f.closest("details").open = true;
-  f.querySelector(".wrong").textContent = (name === answer.field ? "" : answer.field.slice(name.length) + ": ") + answer.error;
-  f.querySelector("[data-kind]")?.setAttribute("aria-invalid", "true");
+  const [, row, key] = answer.field.match(/\[(\d+)\]\.(\w+)/) ?? [];
+  const input = key ? $("faults").children[row]?.querySelector(`[data-key="${key}"]`) : f.querySelector("[data-kind]");
+  f.querySelector(".wrong").textContent = (key ? `fault ${Number(row) + 1}, ${key}: ` : "") + answer.error;
+  input?.setAttribute("aria-invalid", "true");
 }
 
 async function post(path, body) {

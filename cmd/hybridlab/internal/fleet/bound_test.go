@@ -61,7 +61,7 @@ func TestExcessAgainstAllWindows(t *testing.T) {
 	above := 0
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		x := &excess{base: float64(1 + rng.IntN(20)), rate: float64(1+rng.IntN(40)) / float64(1+rng.IntN(40))}
+		x := &excess{base: float64(1 + rng.IntN(20)), rate: float64(1+rng.IntN(40)) / math.Exp(rng.Float64()*10)}
 		calls := drawCalls(rng)
 		var stretched []call
 		now := int64(0)

@@ -71,11 +71,7 @@ func Start(r *Redis, s scenario.Scenario) (*Fleet, error) {
 		}
 		f.procs = append(f.procs, p)
 	}
-	if own := f.procs[0].own; own != nil {
-		l.rec.Terms = own.String()
-	} else {
-		l.rec.Terms = describe(s.Mode, s.Limit)
-	}
+	l.rec.Terms = f.procs[0].terms(s)
 	go f.run(ctx)
 	return f, nil
 }

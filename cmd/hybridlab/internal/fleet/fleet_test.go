@@ -19,6 +19,7 @@ func short(change func(s *scenario.Scenario)) scenario.Scenario {
 	s := scenario.Default()
 	s.Limit = limit.PerSecond(500).WithBurst(100)
 	s.For = 500 * ms
+	s.OnFailure = "closed" // so that nothing exceeds the limit, however busy the machine is
 	if change != nil {
 		change(&s)
 	}
@@ -154,8 +155,8 @@ func TestHang(t *testing.T) {
 		if !check(rec, total) {
 			t.Errorf("%s: %+v, excess %v", policy, total, rec.Verdict.Excess)
 		}
-		if first, last := rec.Samples[0], rec.Samples[len(rec.Samples)-1]; strings.Contains(first.Fault, "hangs") && first.At < 0.2 || last.Fault != "Redis hangs" {
-			t.Errorf("%s: faults %q and %q", policy, first.Fault, last.Fault)
+		if last := rec.Samples[len(rec.Samples)-1]; last.Fault != "Redis hangs" {
+			t.Errorf("%s: at last the fault is %q", policy, last.Fault)
 		}
 	}
 }
@@ -163,7 +164,7 @@ func TestHang(t *testing.T) {
 // A killed instance is not asked and holds nothing; it comes back as another process.
 func TestKillAndRevive(t *testing.T) {
 	f := begin(t, short(func(s *scenario.Scenario) {
-		s.Instances, s.For, s.LeaseSize = 2, 5000*ms, 50
+		s.Instances, s.For, s.LeaseSize = 2, scenario.Duration(time.Minute), 50
 		s.Limit = limit.PerSecond(1000)
 	}))
 	first := f.procs[1]
@@ -172,24 +173,30 @@ func TestKillAndRevive(t *testing.T) {
 	f.Kill(-1)
 	f.Kill(2)
 	f.Kill(0)
-	time.Sleep(50 * time.Millisecond) // what was on its way
-	before := f.ledger.asked()
-	time.Sleep(450 * time.Millisecond)
-	if after := f.ledger.asked(); after != before {
-		t.Errorf("%d requests of dead instances", after-before)
+	first.wire.mu.Lock()
+	if !first.wire.cut || len(first.wire.conns) > 0 {
+		t.Error("a dead instance is connected")
 	}
-	rec := f.Recording()
-	last := rec.Samples[len(rec.Samples)-1]
-	if last.Held[1] != 0 || last.Fault != "instances 0, 1 dead" || rec.Done {
-		t.Errorf("%+v", last)
+	first.wire.mu.Unlock()
+	if n := first.own.Stats().Returned; n != 0 {
+		t.Errorf("it gave %d tokens back", n)
 	}
+	until(t, "nobody is asked", func() bool {
+		rec := f.Recording()
+		if len(rec.Samples) == 0 || rec.Done {
+			return false
+		}
+		last := rec.Samples[len(rec.Samples)-1]
+		return last.Asked == 0 && last.Held[1] == 0 && last.Fault == "instances 0, 1 dead"
+	})
 	f.Revive(1)
 	f.Revive(1)
 	f.Revive(7)
-	time.Sleep(250 * time.Millisecond)
-	if f.ledger.asked() == before {
-		t.Error("a revived instance is not asked")
-	}
+	until(t, "a revived instance is asked", func() bool {
+		rec := f.Recording()
+		last := rec.Samples[len(rec.Samples)-1]
+		return last.Asked > 0 && last.Fault == "instance 0 dead"
+	})
 	f.mu.Lock()
 	if f.procs[1] == nil || f.procs[1] == first {
 		t.Error("it is not another process")
@@ -202,11 +209,14 @@ func TestKillAndRevive(t *testing.T) {
 	}
 }
 
-// asked is how many requests were made in all.
-func (l *ledger) asked() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.total.Asked + l.sum.Asked
+// until waits for something to come true.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not yet: %s", what)
+		}
+	}
 }
 
 // What a scenario says goes wrong does, and ends.
@@ -237,8 +247,8 @@ func TestFarRedis(t *testing.T) {
 			s.Demand.PerInstance = 50
 		}))
 		rec, total := finish(t, f)
-		if total.Admitted == 0 || total.Failed > total.Asked/2 || rec.Verdict.P99 < 40_000 {
-			t.Errorf("%s: %+v, p99 %v µs", m, total, rec.Verdict.P99)
+		if total.Admitted == 0 || rec.Verdict.P99 < 40_000 || !strings.HasSuffix(rec.Terms, ", timeout 200ms") {
+			t.Errorf("%s: %+v, p99 %v µs, terms %q", m, total, rec.Verdict.P99, rec.Terms)
 		}
 	}
 }

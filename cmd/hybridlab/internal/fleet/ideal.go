@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/scenario"
@@ -48,8 +47,3 @@ func (i *ideal) ask(now int64, n, cost int) (admitted int) {
 
 // key is the only one that is asked for.
 const key = "lab"
-
-// describe says what decides in modes that have no leases.
-func describe(m scenario.Mode, l limit.Limit) string {
-	return fmt.Sprintf("%s: %v, each decision from Redis", m, l)
-}

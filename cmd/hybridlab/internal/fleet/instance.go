@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +68,18 @@ func options(s scenario.Scenario, prefix string) hybrid.Options {
 		o.OnFailure = hybrid.FailOpen
 	}
 	return o
+}
+
+// terms says what is in force.
+func (p *process) terms(s scenario.Scenario) string {
+	text := fmt.Sprintf("%s: %v, each decision from Redis", s.Mode, s.Limit)
+	if p.own != nil {
+		text = p.own.String()
+	}
+	if s.Timeout() != remote.DefaultTimeout {
+		text += fmt.Sprintf(", timeout %v", s.Timeout())
+	}
+	return text
 }
 
 // held is how many tokens it has on lease.

@@ -18,7 +18,7 @@ type Sample struct {
 	Asked    int64   `json:"asked"`
 	Admitted int64   `json:"admitted"` // tokens, as all counts of admissions
 	Ideal    int64   `json:"ideal"`    // what one ideal bucket would have admitted of the same requests
-	Calls    int64   `json:"calls"`    // requests that reached Redis
+	Calls    int64   `json:"calls"`    // scripts that were sent to Redis; callers who wait together share one
 	// Requests that were denied, by what decided: memory, Redis, or the failure policy. Failed got an error.
 	DeniedLocal    int64   `json:"deniedLocal"`
 	DeniedRemote   int64   `json:"deniedRemote"`
@@ -27,7 +27,7 @@ type Sample struct {
 	Held           []int64 `json:"held"`            // tokens on lease, of each instance, now
 	P50            float64 `json:"p50"`             // microseconds that a decision took
 	P99            float64 `json:"p99"`             //
-	Excess         float64 `json:"excess"`          // tokens by which the worst window up to now is above Burst + Rate*W; never negative
+	Excess         float64 `json:"excess"`          // tokens by which the worst window up to now is surely above the bound of its mode; never negative
 	Fault          string  `json:"fault,omitempty"` // what was wrong during it, in a word or two
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/fleet"
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/scenario"
@@ -22,6 +23,7 @@ import (
 type stage struct {
 	runs chan *act // each run as it starts
 	fail error     // of starting
+	hold chan struct{}
 }
 
 func newStage() *stage { return &stage{runs: make(chan *act, 10)} }
@@ -30,7 +32,7 @@ func (st *stage) start(s scenario.Scenario) (running, error) {
 	if st.fail != nil {
 		return nil, st.fail
 	}
-	a := &act{over: make(chan error, 1)}
+	a := &act{over: make(chan error, 1), hold: st.hold}
 	a.rec = fleet.Recording{Scenario: s, Terms: "made up", Every: 0.1}
 	a.play()
 	st.runs <- a
@@ -39,7 +41,8 @@ func (st *stage) start(s scenario.Scenario) (running, error) {
 
 // act is a run that is made up.
 type act struct {
-	over chan error // what Wait returns
+	over chan error    // what Wait returns
+	hold chan struct{} // Stop waits until it is closed, if it is not nil
 
 	mu    sync.Mutex // guards the fields below
 	rec   fleet.Recording
@@ -87,6 +90,9 @@ func (a *act) Hang(on bool) {
 func (a *act) Kill(i int)   { a.hear("kill " + string(rune('0'+i))) }
 func (a *act) Revive(i int) { a.hear("revive " + string(rune('0'+i))) }
 func (a *act) Stop() {
+	if a.hold != nil {
+		<-a.hold
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rec.Done = true
@@ -103,8 +109,16 @@ func (a *act) Wait(ctx context.Context) error {
 // browser asks a lab that is served on a loopback address.
 type browser struct {
 	*testing.T
+	ctx  context.Context // of all requests, so that a stream that says nothing fails a test
 	host string
 	http *http.Client
+}
+
+// newBrowser returns one that waits for the lab at addr for half a minute.
+func newBrowser(t *testing.T, addr net.Addr) browser {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return browser{t, ctx, addr.String(), &http.Client{Transport: &http.Transport{}}}
 }
 
 // open serves a lab with st until the end of the test.
@@ -117,7 +131,7 @@ func open(t *testing.T, st *stage) browser {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- serve(ctx, ln, newLab(st.start), io.Discard) }()
-	b := browser{t, ln.Addr().String(), &http.Client{Transport: &http.Transport{}}}
+	b := newBrowser(t, ln.Addr())
 	t.Cleanup(func() {
 		cancel()
 		b.http.CloseIdleConnections()
@@ -130,7 +144,7 @@ func open(t *testing.T, st *stage) browser {
 
 func (b browser) request(method, path, body string, header ...string) *http.Request {
 	b.Helper()
-	r, err := http.NewRequestWithContext(b.Context(), method, "http://"+b.host+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(b.ctx, method, "http://"+b.host+path, strings.NewReader(body))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -225,7 +239,7 @@ func TestARunIsSeenByAll(t *testing.T) {
 	a.play()
 	for _, tab := range []*stream{one, two, b.listen("")} { // and one that comes later
 		v := tab.until(func(v view) bool { return strings.Contains(v.Numbers, "<dd>200</dd>") })
-		if v.Phase != active || v.Status != "Running." || len(v.Dead) != 2 || !strings.Contains(v.Verdicts, "90.0 % of ideal") {
+		if v.Phase != active || v.Status != "Running." || v.Spoken != "" || len(v.Dead) != 2 || !strings.Contains(v.Verdicts, "90.0 % of ideal") {
 			t.Errorf("%+v", v)
 		}
 	}
@@ -282,8 +296,8 @@ func TestStopEndsThePlan(t *testing.T) {
 		t.Errorf("failure %q, %d more runs", v.Failure, len(st.runs))
 	}
 	b.want(204, "POST", "/api/start", `[{}]`) // and there can be another
-	(<-st.runs).over <- nil
 	tab.until(in(active))
+	(<-st.runs).over <- nil
 	tab.until(in(done))
 }
 
@@ -385,15 +399,22 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := newStage()
+	st.hold = make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- serve(ctx, ln, newLab(st.start), io.Discard) }()
-	b := browser{t, ln.Addr().String(), &http.Client{Transport: &http.Transport{}}}
+	b := newBrowser(t, ln.Addr())
 	one, two := b.listen(""), b.listen("")
 	b.want(204, "POST", "/api/start", `[{}, {}]`)
 	a := <-st.runs
 	one.until(in(active))
 	cancel()
+	select {
+	case <-over:
+		t.Fatal("the lab has gone while its run was still ending")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(st.hold)
 	if err := <-over; err != nil {
 		t.Errorf("serve: %v", err)
 	}
@@ -406,9 +427,8 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		}
 	}
 	b.http.CloseIdleConnections()
-	goodbye := newLab(st.start)
 	ln.Close()
-	if err := serve(t.Context(), ln, goodbye, io.Discard); !errors.Is(err, net.ErrClosed) {
+	if err := serve(t.Context(), ln, newLab(st.start), io.Discard); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("on a listener that is closed: %v", err)
 	}
 }

@@ -72,3 +72,29 @@ func Example_replay() {
 	fmt.Println(denied)
 	// Output: map[script:81]
 }
+
+// The algorithms in memory have one shape, and a clock that can be set.
+func Example() {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	opts := local.Options{Now: func() time.Time { return now }}
+	window, err1 := local.NewFixedWindow(limit.PerMinute(2), opts)
+	log, err2 := local.NewSlidingLog(limit.PerMinute(2), opts)
+	counter, err3 := local.NewSlidingCounter(limit.PerMinute(2), opts)
+	if err1 != nil || err2 != nil || err3 != nil {
+		fmt.Println(err1, err2, err3)
+		return
+	}
+	for _, l := range []limit.Limiter{window, log, counter} {
+		now = time.Date(2026, 1, 1, 0, 0, 50, 0, time.UTC)
+		for range 2 {
+			l.Allow(context.Background(), "alice")
+		}
+		now = now.Add(15 * time.Second) // into the next minute
+		res, err := l.Allow(context.Background(), "alice")
+		fmt.Printf("%T: %v, wait %v, %v\n", l, res.Allowed, res.RetryAfter, err)
+	}
+	// Output:
+	// *local.FixedWindow: true, wait 0s, <nil>
+	// *local.SlidingLog: false, wait 45s, <nil>
+	// *local.SlidingCounter: false, wait 25s, <nil>
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/lease/leasetest"
+	"github.com/hybridlimit/hybrid/limit"
 )
 
 // waits runs Wait in a goroutine and returns where its end is told.
@@ -480,5 +481,29 @@ func TestNobodyOvertakesAWaiter(t *testing.T) {
 			t.Errorf("%d overtake", n)
 		}
 		<-w
+	})
+}
+
+// The tokens for which others wait take longer than a time.Duration can tell: whoever comes then is told a long time.
+func TestAQueueOfCenturies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const burst = 2_500_000 // 285 years
+		l := newLimiter(t, newBank(), hybrid.PerHour(1).WithBurst(burst), hybrid.Options{Exact: true})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", burst)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := waits(ctx, l, "k", burst), waits(ctx, l, "k", burst)
+		start := time.Now()
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if err := l.Wait(short, "k"); !errors.Is(err, hybrid.ErrWouldExceedDeadline) || time.Since(start) != 0 {
+			t.Errorf("%v after %v, want ErrWouldExceedDeadline at once", err, time.Since(start))
+		}
+		if r := denied(t, l, "k", 1); r.RetryAfter <= burst*time.Hour || r.RetryAfter == limit.Never || r.ResetAfter < r.RetryAfter {
+			t.Errorf("%+v, want to wait for longer than the first", r)
+		}
+		cancel()
+		<-first
+		<-second
 	})
 }

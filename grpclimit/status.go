@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -28,7 +29,7 @@ func (s *Server) deny(ctx context.Context, call Call, key string, lim limit.Limi
 	}
 	subject := s.opts.Policy
 	if s.opts.Subject != nil {
-		subject = s.opts.Subject(key)
+		subject = strings.ToValidUTF8(s.opts.Subject(key), "\uFFFD") // else no detail could be sent at all
 	}
 	what := "the limit is reached"
 	if lim.Validate() == nil && lim.Rate > 0 && res.Origin != limit.Fallback {

@@ -362,6 +362,15 @@ func TestTakeAllErrors(t *testing.T) {
 		if _, _, err := hybrid.TakeAll(t.Context(), 1); !errors.Is(err, hybrid.ErrInvalid) {
 			t.Errorf("no keys: %v", err)
 		}
+		if _, i, err := hybrid.TakeAll(t.Context(), 1, a.Key("k"), nil); !errors.Is(err, hybrid.ErrInvalid) || i != -1 {
+			t.Errorf("a nil key: %d, %v", i, err)
+		}
+		for _, bad := range []limit.Limiter{hybrid.All(), hybrid.All(a, nil), hybrid.All(nil, a)} {
+			if _, err := bad.Allow(t.Context(), "k"); !errors.Is(err, hybrid.ErrInvalid) {
+				t.Errorf("All without, or with a nil limiter: %v", err)
+			}
+			_ = bad.(limit.Describer).LimitOf("k") // does not panic
+		}
 		if _, i, err := hybrid.TakeAll(t.Context(), 3, keysOf("k", a, small)...); !errors.Is(err, hybrid.ErrExceedsBurst) || i != -1 {
 			t.Errorf("too much for one: %d, %v", i, err)
 		}

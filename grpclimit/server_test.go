@@ -372,6 +372,27 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
+// A limiter that computes nonsense, and one that computes centuries.
+func TestHDR06_NothingAbsurd(t *testing.T) {
+	for wait, want := range map[time.Duration]struct {
+		delay             time.Duration
+		message, pushback string
+	}{
+		-time.Hour:      {1, "1ms", "1"},
+		0:               {1, "1ms", "1"},
+		limit.Never - 1: {limit.Never - 1, "2562047h47m16.854s", "-1"},
+	} {
+		var trailer metadata.MD
+		err := calls["unary"](soon(t), newSite(t, deciding(denied(wait), nil), grpclimit.Options{}), grpc.Trailer(&trailer))
+		wantCode(t, err, codes.ResourceExhausted)
+		retry, _ := details(t, err)
+		message, pushback := status.Convert(err).Message(), fmt.Sprint(trailer["grpc-retry-pushback-ms"])
+		if retry.GetRetryDelay().AsDuration() != want.delay || message != "too many calls: try again in "+want.message || pushback != "["+want.pushback+"]" {
+			t.Errorf("%v: %v, %q, pushback %s", wait, retry, message, pushback)
+		}
+	}
+}
+
 // A key may hold any bytes, and a client chooses them: the details are there all the same.
 func TestSubjectIsText(t *testing.T) {
 	opts := grpclimit.Options{

@@ -25,6 +25,21 @@ func waits(ctx context.Context, l *hybrid.Limiter, key string, n int) <-chan err
 	return done
 }
 
+func TestCOST02_WaitingForMoreThanTheBurst(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(20), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		allowed(t, l, "k", 20)
+		start := time.Now()
+		for _, n := range []int{200, 21} {
+			if err := l.WaitN(context.Background(), "k", n); !errors.Is(err, hybrid.ErrExceedsBurst) || time.Since(start) != 0 {
+				t.Errorf("%d: %v after %v, want ErrExceedsBurst at once", n, err, time.Since(start))
+			}
+		}
+		if err := l.WaitN(context.Background(), "k", 20); err != nil || time.Since(start) < time.Second || time.Since(start) > 1010*time.Millisecond {
+			t.Errorf("the burst: %v after %v, want nil after 1s", err, time.Since(start))
+		}
+	})
+}
+
 func TestWAIT02_ADeadlineThatIsTooCloseFailsAtOnce(t *testing.T) {
 	inEachMode(t, hybrid.PerSecond(1), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
 		allowed(t, l, "k", 1)
@@ -48,6 +63,9 @@ func TestWAIT03_AContextThatHasEndedTakesNothing(t *testing.T) {
 		cancel()
 		if err := l.Wait(ended, "k"); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want Canceled", err)
+		}
+		if r, _, err := l.Reserve(ended, "k", 1); !errors.Is(err, context.Canceled) || r != nil {
+			t.Errorf("Reserve: %v, want Canceled", err)
 		}
 		allowed(t, l, "k", 1)
 	})

@@ -26,6 +26,9 @@ func TakeAll(ctx context.Context, n int, keys ...*Key) (limit.Result, int, error
 	entries := make([]*entry, len(keys))
 	order := make([]int, len(keys))
 	for i, k := range keys {
+		if k == nil {
+			return limit.Result{}, -1, fmt.Errorf("%w: TakeAll with a nil key", limit.ErrInvalid)
+		}
 		order[i] = i
 		e, err := k.entry.Load().present(k, n > 0)
 		if err == nil {
@@ -80,8 +83,9 @@ func (e *entry) lacks(n int) time.Duration {
 	return r.RetryAfter
 }
 
-// All is a limiter that admits a request when each of the limiters does, by TakeAll with the same key on each.
-func All(limiters ...*Limiter) limit.Limiter { return all(limiters) }
+// All is a limiter that admits a request when each of the limiters does, by TakeAll with the same key on each. Without
+// limiters, or with a nil one, its calls return ErrInvalid.
+func All(limiters ...*Limiter) limit.Limiter { return all(slices.Clone(limiters)) }
 
 type all []*Limiter
 
@@ -94,6 +98,9 @@ func (a all) Allow(ctx context.Context, key string) (limit.Result, error) {
 func (a all) AllowN(ctx context.Context, key string, n int) (limit.Result, error) {
 	keys := make([]*Key, len(a))
 	for i, l := range a {
+		if l == nil {
+			return limit.Result{}, fmt.Errorf("%w: All of a nil limiter", limit.ErrInvalid)
+		}
 		keys[i] = l.Key(key)
 	}
 	res, _, err := TakeAll(ctx, n, keys...)
@@ -102,7 +109,7 @@ func (a all) AllowN(ctx context.Context, key string, n int) (limit.Result, error
 
 // LimitOf returns the limit of the first limiter; see limit.Describer.
 func (a all) LimitOf(key string) limit.Limit {
-	if len(a) == 0 {
+	if len(a) == 0 || a[0] == nil {
 		return limit.Limit{}
 	}
 	return a[0].LimitOf(key)

@@ -563,3 +563,22 @@ func TestABusyLeaseIsNotGivenBack(t *testing.T) {
 		}
 	})
 }
+
+// A caller who is alone waits for each of the failures that open the breaker, and then no more.
+func TestOneCallerAfterAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBank()
+		b.always(leasetest.Fault{LoseRequest: true})
+		l := newLimiter(t, b, hybrid.PerSecond(10), hybrid.Options{})
+		defer l.Close(t.Context())
+		for i := range 8 {
+			start, want := time.Now(), 100*time.Millisecond
+			if i >= 5 {
+				want = 0
+			}
+			if _, err := l.Allow(t.Context(), "k"); !errors.Is(err, hybrid.ErrUnavailable) || time.Since(start) != want {
+				t.Errorf("number %d: %v after %v, want ErrUnavailable after %v", i, err, time.Since(start), want)
+			}
+		}
+	})
+}

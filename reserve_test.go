@@ -317,6 +317,58 @@ func TestMULTI01_AllOrNone(t *testing.T) {
 	})
 }
 
+// In whichever order they are given, and whether the one that denies is asked or remembers.
+func TestMULTI01_EitherOrder(t *testing.T) {
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		inEachMode(t, hybrid.PerHour(10), func(t *testing.T, b *bank, many *hybrid.Limiter, exact bool) {
+			other := newBank()
+			few := newLimiter(t, other, hybrid.PerHour(2), hybrid.Options{Exact: exact})
+			defer closeLimiter(t, few)
+			both := keysOf("k", many, few)
+			passed := 0
+			for range 5 {
+				if r, _, err := hybrid.TakeAll(t.Context(), 1, both[order[0]], both[order[1]]); err != nil {
+					t.Fatal(err)
+				} else if r.Allowed {
+					passed++
+				}
+				settled()
+			}
+			if a, b := admitted(t, many, "k", 20), admitted(t, few, "k", 20); passed != 2 || a != 8 || b != 0 {
+				t.Errorf("%v: %d passed, %d and %d are left, want 2, 8 and 0", order, passed, a, b)
+			}
+		})
+	}
+}
+
+// Of a key whose answer is lost it is not known whether it was charged, so nothing goes back there. What was taken from
+// the other goes back, unless the request that says so is lost too: then it is missed, once.
+func TestMULTI02_UnclearOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newBank(), newBank()
+		lim := hybrid.PerHour(20)
+		a := newLimiter(t, first, lim, hybrid.Options{Exact: true})
+		b := newLimiter(t, second, lim, hybrid.Options{Exact: true})
+		defer closeLimiter(t, a)
+		defer closeLimiter(t, b)
+		for i, tt := range []struct {
+			refund      leasetest.Fault
+			left, other int64 // in the buckets afterwards
+		}{{leasetest.Fault{}, 20, 19}, {leasetest.Fault{LoseRequest: true}, 19, 18}, {leasetest.Fault{LoseReply: true}, 19, 17}} {
+			first.Next(leasetest.Fault{}, tt.refund)
+			second.Next(leasetest.Fault{LoseReply: true})
+			if _, _, err := hybrid.TakeAll(t.Context(), 1, a.Key("a"), b.Key("b")); !errors.Is(err, hybrid.ErrUnavailable) {
+				t.Fatalf("%d: %v", i, err)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if got, other := first.level("a", lim), second.level("b", lim); got != tt.left || other != tt.other {
+				t.Errorf("%d: %d and %d are left, want %d and %d", i, got, other, tt.left, tt.other)
+			}
+		}
+	})
+}
+
 func TestMULTI02_ConcurrentCallersLoseNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		user := newLimiter(t, newBank(), hybrid.PerHour(50), hybrid.Options{LeaseSize: 5})
@@ -361,6 +413,15 @@ func TestTakeAllErrors(t *testing.T) {
 		defer closeLimiter(t, small)
 		if _, _, err := hybrid.TakeAll(t.Context(), 1); !errors.Is(err, hybrid.ErrInvalid) {
 			t.Errorf("no keys: %v", err)
+		}
+		if _, i, err := hybrid.TakeAll(t.Context(), 1, a.Key("k"), nil); !errors.Is(err, hybrid.ErrInvalid) || i != -1 {
+			t.Errorf("a nil key: %d, %v", i, err)
+		}
+		for _, bad := range []limit.Limiter{hybrid.All(), hybrid.All(a, nil), hybrid.All(nil, a)} {
+			if _, err := bad.Allow(t.Context(), "k"); !errors.Is(err, hybrid.ErrInvalid) {
+				t.Errorf("All without, or with a nil limiter: %v", err)
+			}
+			_ = bad.(limit.Describer).LimitOf("k") // does not panic
 		}
 		if _, i, err := hybrid.TakeAll(t.Context(), 3, keysOf("k", a, small)...); !errors.Is(err, hybrid.ErrExceedsBurst) || i != -1 {
 			t.Errorf("too much for one: %d, %v", i, err)

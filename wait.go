@@ -135,7 +135,7 @@ func late(w *waiter, now, next, tokens int64, lim limit.Limit) bool {
 	if w.deadline.IsZero() {
 		return false
 	}
-	return time.Duration(next-now)+queued(tokens, lim) > time.Until(w.deadline)
+	return queued(time.Duration(next-now), tokens, lim) > time.Until(w.deadline)
 }
 
 // scheduleLocked sets the timer of the next attempt: not later than in a second, because tokens may come earlier than is
@@ -274,18 +274,23 @@ func (e *entry) behind(a *account, n int) limit.Result {
 	defer e.mu.Unlock()
 	lim, q := e.terms.Load().Limit, &a.queue
 	first := max(0, q.next-e.limiter.clock.Now())
-	retry := time.Duration(first) + max(queued(q.behindFirst()+int64(n), lim), time.Microsecond)
+	retry := max(queued(time.Duration(first), q.behindFirst()+int64(n), lim), time.Microsecond)
 	return limit.Result{
 		Verdict: limit.Verdict{Origin: limit.Local}, RetryAfter: retry, ResetAfter: max(retry, lim.ResetAfter(0)),
 	}
 }
 
-// queued is how long the rate takes to bring so many tokens.
-func queued(tokens int64, lim limit.Limit) time.Duration {
+// queued is when the rate has brought so many tokens, if it begins with them after first. It saturates below limit.Never:
+// those who wait may ask for centuries together.
+func queued(first time.Duration, tokens int64, lim limit.Limit) time.Duration {
 	if lim.Rate == 0 {
-		return 0
+		return first
 	}
-	return time.Duration(float64(tokens) / float64(lim.Rate) * float64(lim.Period))
+	d := float64(tokens) / float64(lim.Rate) * float64(lim.Period)
+	if d >= float64(limit.Never-max(0, first)) {
+		return limit.Never - 1
+	}
+	return first + time.Duration(d)
 }
 
 // pay decides for the first waiters, in order, until one has to wait on; it returns for how long. An error is for all.

@@ -14,6 +14,7 @@ import (
 	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/lease"
 	"github.com/hybridlimit/hybrid/lease/leasetest"
+	"github.com/hybridlimit/hybrid/limit"
 )
 
 // waits runs Wait in a goroutine and returns where its end is told.
@@ -22,6 +23,21 @@ func waits(ctx context.Context, l *hybrid.Limiter, key string, n int) <-chan err
 	go func() { done <- l.WaitN(ctx, key, n) }()
 	synctest.Wait()
 	return done
+}
+
+func TestCOST02_WaitingForMoreThanTheBurst(t *testing.T) {
+	inEachMode(t, hybrid.PerSecond(20), func(t *testing.T, b *bank, l *hybrid.Limiter, exact bool) {
+		allowed(t, l, "k", 20)
+		start := time.Now()
+		for _, n := range []int{200, 21} {
+			if err := l.WaitN(context.Background(), "k", n); !errors.Is(err, hybrid.ErrExceedsBurst) || time.Since(start) != 0 {
+				t.Errorf("%d: %v after %v, want ErrExceedsBurst at once", n, err, time.Since(start))
+			}
+		}
+		if err := l.WaitN(context.Background(), "k", 20); err != nil || time.Since(start) < time.Second || time.Since(start) > 1010*time.Millisecond {
+			t.Errorf("the burst: %v after %v, want nil after 1s", err, time.Since(start))
+		}
+	})
 }
 
 func TestWAIT02_ADeadlineThatIsTooCloseFailsAtOnce(t *testing.T) {
@@ -47,6 +63,9 @@ func TestWAIT03_AContextThatHasEndedTakesNothing(t *testing.T) {
 		cancel()
 		if err := l.Wait(ended, "k"); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want Canceled", err)
+		}
+		if r, _, err := l.Reserve(ended, "k", 1); !errors.Is(err, context.Canceled) || r != nil {
+			t.Errorf("Reserve: %v, want Canceled", err)
 		}
 		allowed(t, l, "k", 1)
 	})
@@ -480,5 +499,29 @@ func TestNobodyOvertakesAWaiter(t *testing.T) {
 			t.Errorf("%d overtake", n)
 		}
 		<-w
+	})
+}
+
+// The tokens for which others wait take longer than a time.Duration can tell: whoever comes then is told a long time.
+func TestAQueueOfCenturies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const burst = 2_500_000 // 285 years
+		l := newLimiter(t, newBank(), hybrid.PerHour(1).WithBurst(burst), hybrid.Options{Exact: true})
+		defer closeLimiter(t, l)
+		allowed(t, l, "k", burst)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := waits(ctx, l, "k", burst), waits(ctx, l, "k", burst)
+		start := time.Now()
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if err := l.Wait(short, "k"); !errors.Is(err, hybrid.ErrWouldExceedDeadline) || time.Since(start) != 0 {
+			t.Errorf("%v after %v, want ErrWouldExceedDeadline at once", err, time.Since(start))
+		}
+		if r := denied(t, l, "k", 1); r.RetryAfter <= burst*time.Hour || r.RetryAfter == limit.Never || r.ResetAfter < r.RetryAfter {
+			t.Errorf("%+v, want to wait for longer than the first", r)
+		}
+		cancel()
+		<-first
+		<-second
 	})
 }

@@ -32,7 +32,7 @@ type Call struct {
 //
 // The functions of this package put their kind before the key, as in "addr:192.0.2.1" and "metadata:x-api-key:abc", so
 // that those of different kinds never meet in one bucket. Functions of your own do so with By; the kinds addr, metadata,
-// method and target are taken.
+// method, target and sha256 are taken.
 type KeyFunc func(ctx context.Context, call Call) (string, error)
 
 // By makes keys of a kind, "kind:value", from the values that a function finds in calls; it may return ErrNoKey or the

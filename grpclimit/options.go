@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hybridlimit/hybrid/limit"
 )
@@ -31,7 +32,7 @@ type Options struct {
 	// Default: none.
 	SkipMethods []string
 
-	// Policy is the name of the limit in QuotaFailure: its quota_id. Default "default".
+	// Policy is the name of the limit in QuotaFailure: its quota_id, in UTF-8. Default "default".
 	Policy string
 	// Subject is what QuotaFailure names as the subject. It is sent to the client: return key to tell who was counted.
 	// Default: Policy.
@@ -65,6 +66,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.MaxPushback == 0 {
 		o.MaxPushback = 5 * time.Second
+	}
+	if !utf8.ValidString(o.Policy) {
+		return o, fmt.Errorf("%w: Options.Policy %q is no UTF-8", limit.ErrInvalid, o.Policy)
 	}
 	o.SkipMethods = slices.Clone(o.SkipMethods)
 	for _, m := range o.SkipMethods {

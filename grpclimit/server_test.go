@@ -361,12 +361,48 @@ func TestNewRefuses(t *testing.T) {
 		`SkipMethods: "/svc"`: errOf(grpclimit.New(&scripted{}, grpclimit.Options{SkipMethods: []string{"/svc"}})),
 		`SkipMethods: "/"`:    errOf(grpclimit.New(&scripted{}, grpclimit.Options{SkipMethods: []string{"/"}})),
 		`SkipMethods: "//"`:   errOf(grpclimit.New(&scripted{}, grpclimit.Options{SkipMethods: []string{"//"}})),
+		`Policy "a\xff"`:      errOf(grpclimit.New(&scripted{}, grpclimit.Options{Policy: "a\xff"})),
 		"a nil pointer":       errOf(grpclimit.NewClient(none, grpclimit.ClientOptions{})),
 		"Retries -1":          errOf(grpclimit.NewClient(nil, grpclimit.ClientOptions{Retries: -1})),
 		"MaxDelay -1ns":       errOf(grpclimit.NewClient(nil, grpclimit.ClientOptions{MaxDelay: -1})),
 	} {
 		if !errors.Is(err, limit.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v, want ErrInvalid with %q", err, what)
+		}
+	}
+}
+
+// A limiter that computes nonsense, and one that computes centuries.
+func TestHDR06_NothingAbsurd(t *testing.T) {
+	for wait, want := range map[time.Duration]struct {
+		delay             time.Duration
+		message, pushback string
+	}{
+		-time.Hour:      {1, "1ms", "1"},
+		0:               {1, "1ms", "1"},
+		limit.Never - 1: {limit.Never - 1, "2562047h47m16.854s", "-1"},
+	} {
+		var trailer metadata.MD
+		err := calls["unary"](soon(t), newSite(t, deciding(denied(wait), nil), grpclimit.Options{}), grpc.Trailer(&trailer))
+		wantCode(t, err, codes.ResourceExhausted)
+		retry, _ := details(t, err)
+		message, pushback := status.Convert(err).Message(), fmt.Sprint(trailer["grpc-retry-pushback-ms"])
+		if retry.GetRetryDelay().AsDuration() != want.delay || message != "too many calls: try again in "+want.message || pushback != "["+want.pushback+"]" {
+			t.Errorf("%v: %v, %q, pushback %s", wait, retry, message, pushback)
+		}
+	}
+}
+
+// A key may hold any bytes, and a client chooses them: the details are there all the same.
+func TestSubjectIsText(t *testing.T) {
+	opts := grpclimit.Options{
+		Key:     grpclimit.By("user", func(context.Context, grpclimit.Call) (string, error) { return "a\xff", nil }),
+		Subject: func(key string) string { return key },
+	}
+	for _, call := range calls {
+		retry, quota := details(t, call(soon(t), newSite(t, deciding(denied(time.Second), nil), opts)))
+		if retry == nil || quota.GetViolations()[0].GetSubject() != "user:a\uFFFD" {
+			t.Errorf("details %v and %v", retry, quota)
 		}
 	}
 }

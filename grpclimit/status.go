@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -18,8 +19,9 @@ import (
 
 // deny returns the status of a call that was denied.
 func (s *Server) deny(ctx context.Context, call Call, key string, lim limit.Limit, res limit.Result, trailer metadata.MD) error {
+	wait := max(1, res.RetryAfter) // a client that is told 0, or less, comes back at once
 	if s.opts.MaxPushback >= 0 {
-		pushBack(trailer, res.RetryAfter, s.opts.MaxPushback)
+		pushBack(trailer, wait, s.opts.MaxPushback)
 	}
 	if s.opts.OnLimited != nil {
 		if err := s.opts.OnLimited(ctx, call, res); err != nil {
@@ -28,14 +30,14 @@ func (s *Server) deny(ctx context.Context, call Call, key string, lim limit.Limi
 	}
 	subject := s.opts.Policy
 	if s.opts.Subject != nil {
-		subject = s.opts.Subject(key)
+		subject = strings.ToValidUTF8(s.opts.Subject(key), "\uFFFD") // else no detail could be sent at all
 	}
 	what := "the limit is reached"
 	if lim.Validate() == nil && lim.Rate > 0 && res.Origin != limit.Fallback {
 		what = fmt.Sprintf("the limit of %v is reached", lim)
 	}
-	message := "too many calls: try again in " + (time.Duration(ceil(res.RetryAfter, time.Millisecond)) * time.Millisecond).String()
-	details := []protoadapt.MessageV1{retryInfo(res.RetryAfter)}
+	message := "too many calls: try again in " + (time.Duration(ceil(min(wait, limit.Never-time.Millisecond), time.Millisecond)) * time.Millisecond).String()
+	details := []protoadapt.MessageV1{retryInfo(wait)}
 	if res.RetryAfter == limit.Never {
 		what = "no calls are allowed"
 		message = "not allowed: waiting does not change that"

@@ -61,6 +61,15 @@ func TestHDR03_WholeNumbers(t *testing.T) {
 	resp = newSite(t, l, httplimit.Options{}).get()
 	want(t, resp, 429, "Retry-After: 3000000001", "X-RateLimit-Limit: 2147483647", "X-RateLimit-Remaining: 2147483642")
 	checkNumbers(t, resp, "X-RateLimit-Reset")
+
+	if math.MaxInt == math.MaxInt32 {
+		return
+	}
+	huge := math.MaxInt32 // a variable, or it would not compile for 32 bits
+	huge++
+	res.Remaining = huge * 2
+	l = &described{fixed{res: res}, limit.PerSecond(huge * 4)}
+	want(t, newSite(t, l, httplimit.Options{}).get(), 429, "X-RateLimit-Limit: 8589934592", "X-RateLimit-Remaining: 4294967296")
 }
 
 func checkNumbers(t *testing.T, resp *http.Response, names ...string) {

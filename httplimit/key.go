@@ -18,8 +18,8 @@ var ErrNoKey = errors.New("httplimit: the request has no key")
 // is made of; an empty key means the same. Other errors refuse the request, see Status.
 //
 // The functions of this package put their kind before the key, as in "addr:192.0.2.1" and "header:X-Api-Key:abc", so that
-// those of different kinds never meet in one bucket. Functions of your own do so with By; the kinds addr, header, pattern
-// and host are taken.
+// those of different kinds never meet in one bucket. Functions of your own do so with By; the kinds addr, header, pattern,
+// host and sha256 are taken.
 type KeyFunc func(r *http.Request) (string, error)
 
 // By makes keys of a kind, "kind:value", from the values that a function finds in requests; it may return ErrNoKey or

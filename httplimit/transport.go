@@ -103,6 +103,9 @@ func (o TransportOptions) complete() (TransportOptions, error) {
 // context ends it is the context's own error. Errors of Key and of the limiter are returned wrapped. The request was then
 // not sent. A Client wraps all of them once more; errors.Is finds them.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL == nil {
+		return t.opts.Base.RoundTrip(r) // which has an error for it
+	}
 	if err := t.admit(r); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // the contract of RoundTripper
@@ -145,7 +148,10 @@ func (t *Transport) admit(r *http.Request) error {
 	key, cost := "", 1
 	if t.limiter != nil {
 		var err error
-		if key, err = t.opts.Key(r); err != nil {
+		if key, err = t.opts.Key(r); err == nil && key == "" {
+			err = ErrNoKey
+		}
+		if err != nil {
 			return fmt.Errorf("httplimit: %w", err)
 		}
 		if t.opts.Cost != nil {

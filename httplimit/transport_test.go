@@ -467,6 +467,29 @@ func TestBodyIsClosedWhenNothingIsSent(t *testing.T) {
 	}
 }
 
+// As at a Middleware, an empty key is none.
+func TestTransportEmptyKey(t *testing.T) {
+	l, s := &fixed{res: allowed(1)}, newServer(ok)
+	c := newClient(t, l, httplimit.TransportOptions{Base: s, Key: func(*http.Request) (string, error) { return "", nil }})
+	if _, err := c.Get("http://a.example/"); !errors.Is(err, httplimit.ErrNoKey) || l.calls.Load() != 0 {
+		t.Errorf("%v after %d calls of the limiter, want ErrNoKey", err, l.calls.Load())
+	}
+	s.came(t)
+}
+
+// A request that no transport can send is an error, as it is without a limit.
+func TestTransportWithoutURL(t *testing.T) {
+	for _, l := range []limit.Limiter{nil, &fixed{res: allowed(1)}} {
+		tr, err := httplimit.NewTransport(l, httplimit.TransportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tr.RoundTrip(&http.Request{Header: http.Header{}}); err == nil {
+			t.Error("sent")
+		}
+	}
+}
+
 // A limiter that denies without saying for how long is not asked in a tight loop.
 func TestNoWaitIsNoSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

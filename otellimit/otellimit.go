@@ -16,6 +16,7 @@ package otellimit
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -61,7 +62,7 @@ var _ hybrid.Observer = (*Metrics)(nil)
 
 // New returns the metrics of a limiter that is still to be made. Errors wrap limit.ErrInvalid, or are those of the Meter.
 func New(provider metric.MeterProvider, opts Options) (*Metrics, error) {
-	if provider == nil {
+	if v := reflect.ValueOf(provider); provider == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("%w: the meter provider is nil", limit.ErrInvalid)
 	}
 	if err := figures.CheckName(opts.Name); err != nil {

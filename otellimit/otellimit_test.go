@@ -262,7 +262,11 @@ func (refusingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (me
 func TestBadInput(t *testing.T) {
 	for name, f := range map[string]func() (*otellimit.Metrics, error){
 		"no provider": func() (*otellimit.Metrics, error) { return otellimit.New(nil, otellimit.Options{Name: "api"}) },
-		"no name":     func() (*otellimit.Metrics, error) { return otellimit.New(newMeter(), otellimit.Options{}) },
+		"typed nil": func() (*otellimit.Metrics, error) {
+			var none *sdk.MeterProvider
+			return otellimit.New(none, otellimit.Options{Name: "api"})
+		},
+		"no name": func() (*otellimit.Metrics, error) { return otellimit.New(newMeter(), otellimit.Options{}) },
 	} {
 		if m, err := f(); m != nil || !errors.Is(err, limit.ErrInvalid) {
 			t.Errorf("%s: %v, %v", name, m, err)

@@ -31,13 +31,14 @@ func TakeAll(ctx context.Context, n int, keys ...*Key) (limit.Result, int, error
 		}
 		order[i] = i
 		e, err := k.entry.Load().present(k, n > 0)
-		if err == nil {
-			err = e.terms.Load().Limit.CheckTokens(n) // bad input is an error before anything is taken
-		}
 		if err != nil {
 			return limit.Result{}, -1, err
 		}
 		entries[i] = e
+		// Bad input is an error before anything is taken. What is there twice pays twice.
+		if err := e.terms.Load().Limit.CheckTokens(n * times(e, entries)); err != nil {
+			return limit.Result{}, -1, err
+		}
 	}
 	slices.SortStableFunc(order, func(i, j int) int {
 		a, b := entries[i], entries[j]
@@ -67,6 +68,16 @@ func TakeAll(ctx context.Context, n int, keys ...*Key) (limit.Result, int, error
 		return res, i, nil
 	}
 	return least, -1, nil
+}
+
+// times is how often e is among the entries.
+func times(e *entry, entries []*entry) (n int) {
+	for _, other := range entries {
+		if other == e {
+			n++
+		}
+	}
+	return n
 }
 
 // held is how many tokens of the key are in memory.

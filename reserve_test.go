@@ -440,6 +440,9 @@ func TestTakeAllErrors(t *testing.T) {
 		if r, err := both.Allow(t.Context(), "twice"); err != nil || r.Allowed {
 			t.Errorf("a key that is there twice pays twice: %+v, %v", r, err)
 		}
+		if r, err := both.AllowN(t.Context(), "more", 2); !errors.Is(err, hybrid.ErrExceedsBurst) {
+			t.Errorf("twice 2 of a burst of 2 can never be had: %+v, %v", r, err)
+		}
 		if lim := both.(limit.Describer).LimitOf("k"); lim != hybrid.PerHour(2) {
 			t.Errorf("limit %v", lim)
 		}

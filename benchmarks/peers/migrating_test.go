@@ -161,6 +161,9 @@ func shadow(rdb *redis.Client) {
 	fmt.Println("would have been denied:", lim.Stats().Shadowed)
 }
 
+// Only compiled: they are not about how many are admitted.
+var _ = []any{fromRate, toKey, shadow}
+
 // TestMigratingAdmits requires that what the page calls equal admits the same number of requests that come at once.
 func TestMigratingAdmits(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -1,12 +1,15 @@
 package httplimit_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dunglas/httpsfv"
 
 	"github.com/hybridlimit/hybrid/httplimit"
 	"github.com/hybridlimit/hybrid/limit"
@@ -18,44 +21,30 @@ type item struct {
 	params map[string]int64
 }
 
-// parseItem reads one by the grammar of RFC 9651, and nothing that is not in it.
+// parseItem reads one by a parser that is not ours, and requires that there is nothing else.
 func parseItem(s string) (item, error) {
 	it := item{params: map[string]int64{}}
-	if !strings.HasPrefix(s, `"`) {
-		return it, fmt.Errorf("no string at %q", s)
+	list, err := httpsfv.UnmarshalList([]string{s})
+	if err != nil || len(list) != 1 {
+		return it, fmt.Errorf("%d members, %w", len(list), err)
 	}
-	i := 1
-	for ; ; i++ {
-		switch {
-		case i >= len(s):
-			return it, fmt.Errorf("the string does not end")
-		case s[i] < 0x20 || s[i] > 0x7e:
-			return it, fmt.Errorf("byte %#x in a string", s[i])
-		case s[i] == '\\':
-			if i++; i >= len(s) || s[i] != '"' && s[i] != '\\' {
-				return it, fmt.Errorf("bad escape")
-			}
-		case s[i] == '"':
-			s = s[i+1:]
-			for s != "" {
-				key, rest, ok := strings.Cut(strings.TrimPrefix(s, ";"), "=")
-				if !ok || s[0] != ';' || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz") != "" {
-					return it, fmt.Errorf("no parameter at %q", s)
-				}
-				end := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-				if end < 1 || end > 15 {
-					return it, fmt.Errorf("an integer of %d digits", end)
-				}
-				if _, twice := it.params[key]; twice {
-					return it, fmt.Errorf("%s is there twice", key)
-				}
-				it.params[key], _ = strconv.ParseInt(rest[:end], 10, 64)
-				s = rest[end:]
-			}
-			return it, nil
+	member, ok := list[0].(httpsfv.Item)
+	if !ok {
+		return it, fmt.Errorf("an inner list")
+	}
+	if it.name, ok = member.Value.(string); !ok {
+		return it, fmt.Errorf("no String but a %T", member.Value)
+	}
+	for _, key := range member.Params.Names() {
+		v, _ := member.Params.Get(key)
+		if it.params[key], ok = v.(int64); !ok {
+			return it, fmt.Errorf("%s is no Integer but a %T", key, v)
 		}
-		it.name += string(rune(s[i]))
 	}
+	if again, err := httpsfv.Marshal(list); err != nil || again != s {
+		return it, fmt.Errorf("not in the form that serializing gives, %q: %v", again, err)
+	}
+	return it, nil
 }
 
 func TestPolicyNames(t *testing.T) {
@@ -67,7 +56,11 @@ func TestPolicyNames(t *testing.T) {
 		"~ ":       `"~ "`,
 	} {
 		s := newSite(t, bucket(t, newClock(), limit.PerMinute(5)), httplimit.Options{Dialect: httplimit.Draft11, Policy: name})
-		want(t, s.get(), 200, "RateLimit-Policy: "+written+";q=5;w=60", "RateLimit: "+written+";r=4;t=12")
+		resp := s.get()
+		want(t, resp, 200, "RateLimit-Policy: "+written+";q=5;w=60", "RateLimit: "+written+";r=4;t=12")
+		if it, err := parseItem(resp.Header.Get("RateLimit")); err != nil || it.name != cmp.Or(name, "default") || it.params["r"] != 4 {
+			t.Errorf("%q is read as %v, %v", written, it, err)
+		}
 	}
 }
 

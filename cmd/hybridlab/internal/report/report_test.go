@@ -171,6 +171,20 @@ func TestChartsOfTwoRuns(t *testing.T) {
 	}
 }
 
+// What was wrong for longer in one run than in the others is not lost.
+func TestFaultsOfTwoRuns(t *testing.T) {
+	a, b := recording(100, 3), recording(100, 3)
+	if spans := find(t, report.Charts([]fleet.Recording{a, b}), "admitted").Spans; len(spans) != 1 {
+		t.Errorf("the same fault in both: %+v", spans)
+	}
+	for i := range b.Samples[30:60] {
+		b.Samples[30+i].Fault = "Redis hangs"
+	}
+	if spans := find(t, report.Charts([]fleet.Recording{a, b}), "admitted").Spans; len(spans) != 2 || spans[1].To != 6 {
+		t.Errorf("a longer one in the second: %+v", spans)
+	}
+}
+
 func TestModesWithoutLeasesSaySo(t *testing.T) {
 	rec := recording(10, 3)
 	rec.Scenario.Mode = scenario.GCRA

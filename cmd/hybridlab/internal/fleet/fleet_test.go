@@ -332,9 +332,12 @@ func TestAt(t *testing.T) {
 			t.Errorf("%s does not expire", k)
 		}
 	}
-	for _, addr := range []string{"127.0.0.1:1", "redis://user:secret@127.0.0.1:1/x"} {
+	for _, addr := range []string{"127.0.0.1:1", "redis://user:secret@127.0.0.1:1/x", "rediss://user:secret@" + own.opts.Addr} {
 		if _, err := At(addr); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v", err)
 		}
+	}
+	if _, err := At("rediss://" + own.opts.Addr); err == nil || !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("%v, want that there is no TLS", err)
 	}
 }

@@ -93,10 +93,14 @@ func TestUsage(t *testing.T) {
 		{[]string{"-run", bad + "x"}, 1, "no such file"},
 		{[]string{"-run", good, "-redis", "127.0.0.1:1"}, 1, "no Redis at 127.0.0.1:1"},
 		{[]string{"-run", good, "-out", filepath.Join(t.TempDir(), "missing", "x.json")}, 1, "no such file"},
+		{[]string{"-run", good, "-out", good + "/"}, 1, "good.json"},
 		{[]string{"-listen", taken.Addr().String()}, 1, "choose another address with -listen"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := run(t.Context(), c.args, &stdout, &stderr)
+		if status > 0 && stdout.Len() > 0 {
+			t.Errorf("%q: it ran %q first", c.args, &stdout)
+		}
 		if status != c.status || !strings.Contains(stderr.String(), c.want) || (stderr.Len() > 0) != (status > 0) || strings.Count(stderr.String(), "\n") > 1 {
 			t.Errorf("%q: status %d, stderr %q", c.args, status, &stderr)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,6 +236,24 @@ func TestFaultsOfAScenario(t *testing.T) {
 	}
 	if !strings.Contains(seen.String(), "Redis hangs; instance 2 dead") || rec.Samples[len(rec.Samples)-1].Fault != "" {
 		t.Errorf("%q, at last %q", seen.String(), rec.Samples[len(rec.Samples)-1].Fault)
+	}
+}
+
+// What is wrong is said whether the scenario or somebody did it.
+func TestFaultsAreThoseOfNow(t *testing.T) {
+	minute := scenario.Duration(time.Minute)
+	f := begin(t, short(func(s *scenario.Scenario) {
+		s.For = minute
+		s.Faults = []scenario.Fault{{Kind: scenario.Kill, For: minute, Instance: 2}, {Kind: scenario.Hang, For: minute}}
+	}))
+	until(t, "what the scenario says is wrong", func() bool {
+		hanging, dead := f.Faults()
+		return hanging && slices.Equal(dead, []bool{false, false, true, false})
+	})
+	f.Hang(false)
+	f.Revive(2)
+	if hanging, dead := f.Faults(); hanging || slices.Contains(dead, true) {
+		t.Errorf("hanging %v, dead %v", hanging, dead)
 	}
 }
 

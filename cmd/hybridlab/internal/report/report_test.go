@@ -233,6 +233,19 @@ func TestSettingsThatDiffer(t *testing.T) {
 	}
 }
 
+// The failure policy is one of package hybrid: without it calls fail.
+func TestWithoutAFailurePolicy(t *testing.T) {
+	for mode, want := range map[scenario.Mode]string{scenario.Leased: "open", scenario.Exact: "open", scenario.GCRA: "calls fail"} {
+		rec := recording(10, 3)
+		rec.Scenario.Mode, rec.Scenario.OnFailure = mode, "open"
+		for _, s := range report.Settings([]fleet.Recording{rec}) {
+			if s.Name == "when Redis is away" && s.Values[0] != want {
+				t.Errorf("%s: %q, want %q", mode, s.Values[0], want)
+			}
+		}
+	}
+}
+
 func TestWriteIsSelfContained(t *testing.T) {
 	recs := []fleet.Recording{recording(40, 2), recording(40, 2)}
 	recs[0].Scenario.Name = `</script><script>alert("x")</script>`

@@ -25,6 +25,11 @@ func headless(ctx context.Context, cfg config, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", errUsage, cfg.run, err)
 	}
+	if cfg.out != "" {
+		if err := writable(cfg.out); err != nil {
+			return err
+		}
+	}
 	r, err := connect(cfg)
 	if err != nil {
 		return err
@@ -67,13 +72,30 @@ func isFolder(name string) bool {
 	return strings.HasSuffix(name, "/") || strings.HasSuffix(name, string(filepath.Separator))
 }
 
-// export writes recs in the form that the name of the file asks for: all of it or, after an error, nothing new. In a
-// folder it is the report, and then each chart.
-func export(name string, recs []fleet.Recording) error {
+// writable finds out whether export can write name, before minutes are spent on what it is to write. It makes the folder,
+// and leaves no file that was not there.
+func writable(name string) error {
 	if isFolder(name) {
 		if err := os.MkdirAll(name, 0o755); err != nil {
 			return err
 		}
+		name = filepath.Join(name, "report.html")
+	}
+	_, missing := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	if missing != nil {
+		defer os.Remove(name)
+	}
+	return f.Close()
+}
+
+// export writes recs in the form that the name of the file asks for. In a folder, which is there, it is the report, and then
+// each chart. Files of that name are replaced; if the disk gets full a part of one may be left.
+func export(name string, recs []fleet.Recording) error {
+	if isFolder(name) {
 		if err := export(filepath.Join(name, "report.html"), recs); err != nil {
 			return err
 		}

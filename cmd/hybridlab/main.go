@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -115,7 +116,15 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer r.Close()
-	base := "http://" + strings.Replace(ln.Addr().String(), "127.0.0.1", "localhost", 1)
-	fmt.Fprintf(stdout, "The lab is at %s, with %v; Ctrl-C ends it.\n", base, r)
+	fmt.Fprintf(stdout, "The lab is at http://%s, with %v; Ctrl-C ends it.\n", visible(ln.Addr()), r)
 	return page.Serve(ctx, ln, r, stderr)
+}
+
+// visible is addr as a browser on this machine calls it. An address that stands for all is no name of any.
+func visible(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if ok && (tcp.IP.IsUnspecified() || tcp.IP.Equal(net.IPv4(127, 0, 0, 1))) {
+		return net.JoinHostPort("localhost", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,10 +93,14 @@ func TestUsage(t *testing.T) {
 		{[]string{"-run", bad + "x"}, 1, "no such file"},
 		{[]string{"-run", good, "-redis", "127.0.0.1:1"}, 1, "no Redis at 127.0.0.1:1"},
 		{[]string{"-run", good, "-out", filepath.Join(t.TempDir(), "missing", "x.json")}, 1, "no such file"},
+		{[]string{"-run", good, "-out", good + "/"}, 1, "good.json"},
 		{[]string{"-listen", taken.Addr().String()}, 1, "choose another address with -listen"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := run(t.Context(), c.args, &stdout, &stderr)
+		if status > 0 && stdout.Len() > 0 {
+			t.Errorf("%q: it ran %q first", c.args, &stdout)
+		}
 		if status != c.status || !strings.Contains(stderr.String(), c.want) || (stderr.Len() > 0) != (status > 0) || strings.Count(stderr.String(), "\n") > 1 {
 			t.Errorf("%q: status %d, stderr %q", c.args, status, &stderr)
 		}
@@ -134,22 +139,32 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
+// What is printed is an address that the lab answers to, also if it listens on all of them.
 func TestServeUntilInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var stdout, stderr output
-	ended := make(chan int)
-	go func() { ended <- run(ctx, []string{"-listen", "127.0.0.1:0"}, &stdout, &stderr) }()
-	for !strings.Contains(stdout.String(), "The lab is at http://localhost:") {
-		select {
-		case status := <-ended:
-			t.Fatalf("status %d, %s", status, &stderr)
-		case <-time.After(5 * time.Millisecond):
+	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0", ":0"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var stdout, stderr output
+		ended := make(chan int)
+		go func() { ended <- run(ctx, []string{"-listen", listen}, &stdout, &stderr) }()
+		for !strings.HasPrefix(stdout.String(), "The lab is at ") {
+			select {
+			case status := <-ended:
+				t.Fatalf("status %d, %s", status, &stderr)
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
-	}
-	cancel()
-	if status := <-ended; status != 0 {
-		t.Errorf("status %d, %s", status, &stderr)
+		base, _, _ := strings.Cut(strings.TrimPrefix(stdout.String(), "The lab is at "), ",")
+		browser := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		if answer, err := browser.Get(base); err != nil {
+			t.Error(err)
+		} else if answer.Body.Close(); answer.StatusCode != http.StatusOK || !strings.HasPrefix(base, "http://localhost:") {
+			t.Errorf("-listen %s prints %s, which answers %s", listen, base, answer.Status)
+		}
+		cancel()
+		if status := <-ended; status != 0 {
+			t.Errorf("status %d, %s", status, &stderr)
+		}
 	}
 }
 

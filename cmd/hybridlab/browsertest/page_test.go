@@ -193,6 +193,12 @@ func TestAddressHoldsTheSettings(t *testing.T) {
 	}
 	// One that somebody has broken is no reason not to work.
 	open(t, "http://"+l.addr+`/#a={"limit":5,"demand":null&b=<b>`, 1280, 900).until(`document.body.dataset.phase === "idle"`)
+	for _, broken := range []string{`{"faults":5}`, `{"faults":[null,{"at":5}],"demand":7}`} {
+		q := open(t, "http://"+l.addr+"/#a="+broken, 1280, 900)
+		q.until(`document.body.dataset.phase === "idle"`)
+		q.until(`[...document.querySelectorAll(".wrong")].some((w) => w.textContent !== "")`)
+		q.forgive() // the browser notes that the server refused it
+	}
 }
 
 func TestModesWithoutLeasesCloseTheirFields(t *testing.T) {

@@ -122,7 +122,7 @@ func TestStackedAreasLieOnEachOther(t *testing.T) {
 // TestTextStaysText: names come from whoever wrote the settings.
 func TestTextStaysText(t *testing.T) {
 	c := example()
-	c.Series[0].Name = `<script>alert(1)</script> & "` + "\x00\xff"
+	c.Series[0].Name = `<script>alert(1)</script> & "` + "\x00\xff\ufffe\uffff"
 	c.Spans[0].Label, c.Title, c.Unit, c.Name = `</title><b>`, `<i>`, `<u>`, `"><b>`
 	for _, svg := range []string{c.SVG(900), c.File(900)} {
 		wellFormed(t, svg)

@@ -323,10 +323,10 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// escape makes s text of an HTML or an XML document. Control characters, which XML has no form for, are left out.
+// escape makes s text of an HTML or an XML document. Control characters and others that XML has no form for are left out.
 func escape(s string) string {
 	return html.EscapeString(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError {
+		if unicode.IsControl(r) || r == utf8.RuneError || r == 0xfffe || r == 0xffff {
 			return -1
 		}
 		return r

@@ -125,6 +125,16 @@ func (f *Fleet) Revive(instance int) {
 	}
 }
 
+// Faults says what is wrong now, by whoever's doing: whether Redis hangs, and of each instance whether it is dead.
+func (f *Fleet) Faults() (hanging bool, dead []bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.procs {
+		dead = append(dead, p == nil)
+	}
+	return f.hanging, dead
+}
+
 // Wait waits until the run is over, or until ctx ends, whose error it then returns.
 func (f *Fleet) Wait(ctx context.Context) error {
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,6 +239,24 @@ func TestFaultsOfAScenario(t *testing.T) {
 	}
 }
 
+// What is wrong is said whether the scenario or somebody did it.
+func TestFaultsAreThoseOfNow(t *testing.T) {
+	minute := scenario.Duration(time.Minute)
+	f := begin(t, short(func(s *scenario.Scenario) {
+		s.For = minute
+		s.Faults = []scenario.Fault{{Kind: scenario.Kill, For: minute, Instance: 2}, {Kind: scenario.Hang, For: minute}}
+	}))
+	until(t, "what the scenario says is wrong", func() bool {
+		hanging, dead := f.Faults()
+		return hanging && slices.Equal(dead, []bool{false, false, true, false})
+	})
+	f.Hang(false)
+	f.Revive(2)
+	if hanging, dead := f.Faults(); hanging || slices.Contains(dead, true) {
+		t.Errorf("hanging %v, dead %v", hanging, dead)
+	}
+}
+
 // With Redis far away limiters still reach it.
 func TestFarRedis(t *testing.T) {
 	for _, m := range []scenario.Mode{scenario.TokenBucket, scenario.Leased} {
@@ -332,9 +351,12 @@ func TestAt(t *testing.T) {
 			t.Errorf("%s does not expire", k)
 		}
 	}
-	for _, addr := range []string{"127.0.0.1:1", "redis://user:secret@127.0.0.1:1/x"} {
+	for _, addr := range []string{"127.0.0.1:1", "redis://user:secret@127.0.0.1:1/x", "rediss://user:secret@" + own.opts.Addr} {
 		if _, err := At(addr); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v", err)
 		}
+	}
+	if _, err := At("rediss://" + own.opts.Addr); err == nil || !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("%v, want that there is no TLS", err)
 	}
 }

@@ -35,13 +35,17 @@ func Embedded() (*Redis, error) {
 // pingTimeout is how long At waits.
 const pingTimeout = 2 * time.Second
 
-// At is the server at addr: host:port, or a URL of the form redis://user:password@host:port/db. It has to answer now.
+// At is the server at addr: host:port, or a URL of the form redis://user:password@host:port/db. It has to answer now. A wire
+// has no TLS, so rediss:// is refused.
 func At(addr string) (*Redis, error) {
 	r := &Redis{opts: &redis.Options{Addr: addr}}
 	if strings.Contains(addr, "://") {
 		var err error
 		if r.opts, err = redis.ParseURL(addr); err != nil {
 			return nil, errors.New("the address of Redis is no URL of the form redis://user:password@host:port/db") // err may hold the password
+		}
+		if r.opts.TLSConfig != nil {
+			return nil, errors.New("the lab has no TLS: take a redis:// URL, through a tunnel if need be")
 		}
 	}
 	rdb := redis.NewClient(r.options())

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/fleet"
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/report"
@@ -65,24 +63,6 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 	return nil
 }
 
-// parse is scenario.Parse, whose error it completes: of a text that cannot be read Parse does not know the field. It is the
-// one that cannot be read by itself either.
-func parse(text json.RawMessage) (scenario.Scenario, error) {
-	s, err := scenario.Parse(text)
-	var whole, part *scenario.Error
-	var fields map[string]json.RawMessage
-	if !errors.As(err, &whole) || whole.Field != "" || json.Unmarshal(text, &fields) != nil {
-		return s, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		alone, _ := json.Marshal(map[string]json.RawMessage{name: fields[name]}) // it was JSON before
-		if _, err := scenario.Parse(alone); errors.As(err, &part) && part.Field == "" {
-			return s, &scenario.Error{Field: name, Text: part.Text}
-		}
-	}
-	return s, err
-}
-
 // check says whether a scenario is valid, and gives its code.
 func (a api) check(w http.ResponseWriter, r *http.Request) {
 	var text json.RawMessage
@@ -90,7 +70,7 @@ func (a api) check(w http.ResponseWriter, r *http.Request) {
 		refuse(w, 0, err)
 		return
 	}
-	s, err := parse(text)
+	s, err := scenario.Parse(text)
 	if err != nil {
 		refuse(w, 0, err)
 		return
@@ -111,7 +91,7 @@ func (a api) start(w http.ResponseWriter, r *http.Request) {
 	}
 	plan := make([]scenario.Scenario, len(texts))
 	for i, text := range texts {
-		if plan[i], err = parse(text); err != nil {
+		if plan[i], err = scenario.Parse(text); err != nil {
 			refuse(w, i, err)
 			return
 		}

@@ -70,7 +70,7 @@ func form() []group {
 		}},
 		{Legend: "Redis and faults", Closed: true, Faults: true, Fields: []field{
 			{Name: "delay", Label: "Delay", Unit: "time", Kind: duration, Empty: "none", Help: "Added to each round trip to Redis: “5ms”."},
-			{Name: "onFailure", Label: "On failure", Kind: choice, Options: policies(), Help: "What is decided while Redis is away."},
+			{Name: "onFailure", Label: "On failure", Kind: choice, Options: policies(), Help: "Who decides while Redis is away. In modes leased and exact."},
 			{Name: "name", Label: "Name", Unit: "text", Kind: text, Empty: "none", Help: "Stands in the report."},
 		}},
 	}
@@ -105,7 +105,7 @@ func patterns() []option {
 
 func policies() []option {
 	return []option{
-		{"local", "local: a share of the limit in memory"}, {"closed", "closed: deny"}, {"open", "open: admit"},
+		{"local", "local: a share of the limit in memory"}, {"closed", "closed: calls fail"}, {"open", "open: admit"},
 	}
 }
 

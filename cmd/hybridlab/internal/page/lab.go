@@ -24,6 +24,7 @@ type running interface {
 	Hang(on bool)
 	Kill(instance int)
 	Revive(instance int)
+	Faults() (hanging bool, dead []bool)
 	Wait(ctx context.Context) error
 	Stop()
 }
@@ -41,7 +42,6 @@ const (
 type lab struct {
 	start func(s scenario.Scenario) (running, error)
 	owner sync.WaitGroup // of the goroutine that carries a plan out
-	fault sync.Mutex     // held while a fault is made, so that what is told of faults is what is
 
 	mu      sync.Mutex // guards the fields below
 	phase   phase
@@ -49,8 +49,6 @@ type lab struct {
 	recs    []fleet.Recording // of the runs of the plan that are over
 	current running           // nil when there is none
 	cancel  context.CancelFunc
-	hanging bool
-	dead    []bool
 	failure string        // why the plan was not carried out
 	changed chan struct{} // closed at the next change, but for what is recorded meanwhile
 }
@@ -64,8 +62,8 @@ type state struct {
 	phase   phase
 	plan    []scenario.Scenario
 	recs    []fleet.Recording // the last one is that of the current run, if there is one
-	hanging bool
-	dead    []bool
+	hanging bool              // in the current run, as is dead
+	dead    []bool            // nil if there is none
 	failure string
 }
 
@@ -73,8 +71,9 @@ type state struct {
 func (l *lab) look() (state, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := state{l.phase, l.plan, slices.Clone(l.recs), l.hanging, slices.Clone(l.dead), l.failure}
+	s := state{phase: l.phase, plan: l.plan, recs: slices.Clone(l.recs), failure: l.failure}
 	if l.current != nil {
+		s.hanging, s.dead = l.current.Faults()
 		s.recs = append(s.recs, l.current.Recording())
 	}
 	return s, l.changed
@@ -114,11 +113,11 @@ func (l *lab) carryOut(ctx context.Context, plan []scenario.Scenario) {
 			l.change(func() { l.failure = fmt.Sprintf("run %d of %d did not start: %v", i+1, len(plan), err) })
 			break
 		}
-		l.change(func() { l.current, l.hanging, l.dead = f, false, make([]bool, s.Instances) })
+		l.change(func() { l.current = f })
 		err = f.Wait(ctx)
 		f.Stop()
 		l.change(func() {
-			l.recs, l.current, l.hanging, l.dead = append(l.recs, f.Recording()), nil, false, nil
+			l.recs, l.current = append(l.recs, f.Recording()), nil
 			if err != nil && ctx.Err() == nil {
 				l.failure = fmt.Sprintf("run %d of %d ended early: %v", i+1, len(plan), err)
 			}
@@ -145,7 +144,6 @@ func (l *lab) stop() error {
 func (l *lab) hang(on bool) error {
 	return l.meddle(func(f running) error {
 		f.Hang(on)
-		l.change(func() { l.hanging = on && l.current == f })
 		return nil
 	})
 }
@@ -153,10 +151,7 @@ func (l *lab) hang(on bool) error {
 // kill kills an instance of the current run, or starts it again.
 func (l *lab) kill(instance int, on bool) error {
 	return l.meddle(func(f running) error {
-		l.mu.Lock()
-		known := instance >= 0 && instance < len(l.dead)
-		l.mu.Unlock()
-		if !known {
+		if _, dead := f.Faults(); instance < 0 || instance >= len(dead) {
 			return errInstance
 		}
 		if on {
@@ -164,26 +159,21 @@ func (l *lab) kill(instance int, on bool) error {
 		} else {
 			f.Revive(instance)
 		}
-		l.change(func() {
-			if l.current == f {
-				l.dead[instance] = on
-			}
-		})
 		return nil
 	})
 }
 
-// meddle makes one fault at a time. A run may end meanwhile: then the fault has no effect.
+// meddle does something to the current run. That may end meanwhile: then it has no effect.
 func (l *lab) meddle(with func(f running) error) error {
-	l.fault.Lock()
-	defer l.fault.Unlock()
 	l.mu.Lock()
 	f := l.current
 	l.mu.Unlock()
 	if f == nil {
 		return errIdle
 	}
-	return with(f)
+	err := with(f)
+	l.change(func() {}) // it is seen at once
+	return err
 }
 
 // close waits until the plan has ended, which the end of its context makes it do.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -33,6 +34,7 @@ func (st *stage) start(s scenario.Scenario) (running, error) {
 		return nil, st.fail
 	}
 	a := &act{over: make(chan error, 1), hold: st.hold}
+	a.dead = make([]bool, s.Instances)
 	a.rec = fleet.Recording{Scenario: s, Terms: "made up", Every: 0.1}
 	a.play()
 	st.runs <- a
@@ -47,6 +49,9 @@ type act struct {
 	mu    sync.Mutex // guards the fields below
 	rec   fleet.Recording
 	heard []string
+
+	hanging bool
+	dead    []bool
 }
 
 // play adds a sample.
@@ -58,12 +63,6 @@ func (a *act) play() {
 		At: float64(n) / 10, Asked: 100, Admitted: 90, Ideal: 100, Calls: 4, DeniedLocal: 10, Held: []int64{3, 4}, P50: 1, P99: 20,
 	})
 	a.rec.Verdict = fleet.Verdict{OfIdeal: 0.9, Asked: int64(n) * 100, Admitted: int64(n) * 90, Text: "90.0 % of ideal"}
-}
-
-func (a *act) hear(what string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.heard = append(a.heard, what)
 }
 
 func (a *act) all() []string {
@@ -81,14 +80,28 @@ func (a *act) Recording() fleet.Recording {
 }
 
 func (a *act) Hang(on bool) {
-	if on {
-		a.hear("hang")
-	} else {
-		a.hear("recover")
-	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hanging = on
+	a.heard = append(a.heard, map[bool]string{true: "hang", false: "recover"}[on])
 }
-func (a *act) Kill(i int)   { a.hear("kill " + string(rune('0'+i))) }
-func (a *act) Revive(i int) { a.hear("revive " + string(rune('0'+i))) }
+
+func (a *act) Kill(i int)   { a.fate("kill", i, true) }
+func (a *act) Revive(i int) { a.fate("revive", i, false) }
+
+func (a *act) fate(what string, i int, dead bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dead[i] = dead
+	a.heard = append(a.heard, fmt.Sprint(what, " ", i))
+}
+
+func (a *act) Faults() (hanging bool, dead []bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hanging, slices.Clone(a.dead)
+}
+
 func (a *act) Stop() {
 	if a.hold != nil {
 		<-a.hold
@@ -316,10 +329,15 @@ func TestFaults(t *testing.T) {
 	tab.until(func(v view) bool { return v.Dead[1] && !v.Dead[0] })
 	b.want(204, "POST", "/api/fault", `{"kind": "kill", "instance": 1}`)
 	tab.until(func(v view) bool { return !v.Dead[1] })
+	b.want(204, "POST", "/api/fault", `{"kind": "hang", "on": true}`)
+	a.Hang(false) // as the end of a fault of the scenario does
+	tab.until(func(v view) bool { return !v.Hanging })
+	a.Kill(0)
+	tab.until(func(v view) bool { return v.Dead[0] })
 	for _, body := range []string{`{"kind": "kill", "instance": 2}`, `{"kind": "kill", "instance": -1}`, `{"kind": "fire"}`, `[`} {
 		b.want(400, "POST", "/api/fault", body)
 	}
-	if got, want := a.all(), []string{"hang", "recover", "kill 1", "revive 1"}; !slices.Equal(got, want) {
+	if got, want := a.all(), []string{"hang", "recover", "kill 1", "revive 1", "hang", "recover", "kill 0"}; !slices.Equal(got, want) {
 		t.Errorf("the run heard %q, want %q", got, want)
 	}
 	a.over <- nil

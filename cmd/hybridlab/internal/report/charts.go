@@ -142,7 +142,7 @@ func overlaid(runs []run, c chart.Chart, lines func(r run, color int) []chart.Se
 	for i, r := range runs {
 		c.Series = append(c.Series, lines(r, i)...)
 		for _, s := range r.spans() {
-			key := fmt.Sprintf("%s %.0f", s.Label, s.From)
+			key := fmt.Sprintf("%s %.0f %.0f", s.Label, s.From, s.To)
 			if said[key] {
 				continue
 			}
@@ -180,7 +180,7 @@ func asksTheSame(a, b scenario.Scenario) bool {
 func calls(runs []run) chart.Chart {
 	return overlaid(runs, chart.Chart{
 		Name: "calls", Title: "Calls to Redis", Unit: "calls/s",
-		About: "Requests per second that reached Redis, of all instances together.",
+		About: "Calls to Redis per second, of all instances together, also those that it did not answer.",
 	}, func(r run, color int) []chart.Series {
 		return []chart.Series{{Name: r.or("calls"), Color: color, Step: true, Points: r.rate(func(s fleet.Sample) int64 { return s.Calls })}}
 	})

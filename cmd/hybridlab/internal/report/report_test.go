@@ -171,6 +171,20 @@ func TestChartsOfTwoRuns(t *testing.T) {
 	}
 }
 
+// What was wrong for longer in one run than in the others is not lost.
+func TestFaultsOfTwoRuns(t *testing.T) {
+	a, b := recording(100, 3), recording(100, 3)
+	if spans := find(t, report.Charts([]fleet.Recording{a, b}), "admitted").Spans; len(spans) != 1 {
+		t.Errorf("the same fault in both: %+v", spans)
+	}
+	for i := range b.Samples[30:60] {
+		b.Samples[30+i].Fault = "Redis hangs"
+	}
+	if spans := find(t, report.Charts([]fleet.Recording{a, b}), "admitted").Spans; len(spans) != 2 || spans[1].To != 6 {
+		t.Errorf("a longer one in the second: %+v", spans)
+	}
+}
+
 func TestModesWithoutLeasesSaySo(t *testing.T) {
 	rec := recording(10, 3)
 	rec.Scenario.Mode = scenario.GCRA
@@ -216,6 +230,19 @@ func TestSettingsThatDiffer(t *testing.T) {
 	want := map[string][]string{"lease size": {"50 tokens", "adaptive"}, "faults": {"none", "instance 1 dies at 1s for 2s"}}
 	if !reflect.DeepEqual(differ, want) {
 		t.Errorf("%q, want %q", differ, want)
+	}
+}
+
+// The failure policy is one of package hybrid: without it calls fail.
+func TestWithoutAFailurePolicy(t *testing.T) {
+	for mode, want := range map[scenario.Mode]string{scenario.Leased: "open", scenario.Exact: "open", scenario.GCRA: "calls fail"} {
+		rec := recording(10, 3)
+		rec.Scenario.Mode, rec.Scenario.OnFailure = mode, "open"
+		for _, s := range report.Settings([]fleet.Recording{rec}) {
+			if s.Name == "when Redis is away" && s.Values[0] != want {
+				t.Errorf("%s: %q, want %q", mode, s.Values[0], want)
+			}
+		}
 	}
 }
 

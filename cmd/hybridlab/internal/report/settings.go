@@ -46,7 +46,12 @@ var fields = []struct {
 		return orDefault(s.MaxLeased, byLimit, percent(s.MaxLeased)+" of the burst")
 	}},
 	{"slack", func(s scenario.Scenario) string { return orDefault(s.Slack, "none", percent(s.Slack)+" of the burst") }},
-	{"when Redis is away", func(s scenario.Scenario) string { return orDefault(s.OnFailure, "local", s.OnFailure) }},
+	{"when Redis is away", func(s scenario.Scenario) string {
+		if !s.Mode.Hybrid() {
+			return "calls fail"
+		}
+		return orDefault(s.OnFailure, "local", s.OnFailure)
+	}},
 	{"delay of Redis", func(s scenario.Scenario) string {
 		return orDefault(s.Delay, "none", s.Delay.String()+" more per round trip")
 	}},

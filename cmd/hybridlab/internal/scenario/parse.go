@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +28,15 @@ func Default() Scenario {
 // Parse reads a scenario as JSON. What the text does not mention is as in Default. A field that there is not is an error,
 // so that a misspelt one is not taken for its default. What Parse returns without an error is valid.
 func Parse(data []byte) (Scenario, error) {
+	s, err := parse(data)
+	var e *Error
+	if errors.As(err, &e) && e.Field == "" {
+		return Scenario{}, named(e, data)
+	}
+	return s, err
+}
+
+func parse(data []byte) (Scenario, error) {
 	s := Default()
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -62,13 +73,30 @@ func ParseList(data []byte) ([]Scenario, error) {
 	return list, nil
 }
 
+// named returns err with the field that it is about, if there is one. Package json does not tell in which field a text
+// cannot be read: it is the one that cannot be read by itself either.
+func named(err *Error, data []byte) *Error {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(data, &fields) != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		alone, _ := json.Marshal(map[string]json.RawMessage{name: fields[name]}) // it was JSON before
+		var e *Error
+		if _, failed := parse(alone); errors.As(failed, &e) && e.Field == "" {
+			return &Error{name, e.Text}
+		}
+	}
+	return err
+}
+
 // plain turns an error of package json into one that speaks of fields of a scenario.
 func plain(err error) error {
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &wrongType):
-		return &Error{wrongType.Field, fmt.Sprintf("a %s does not fit here", wrongType.Value)}
+		return &Error{wrongType.Field, fmt.Sprintf("a %.40s does not fit here", wrongType.Value)}
 	case errors.As(err, &syntax):
 		return &Error{Text: fmt.Sprintf("this is no JSON: %v, at byte %d", syntax, syntax.Offset)}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -53,19 +53,21 @@ func TestParse(t *testing.T) {
 // An error names the field and says what is wrong in the words of a scenario.
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"leasesize2": 1}`:                     `leasesize2: there is no such field`,
-		`{"instances": "many"}`:                 `instances: a string does not fit here`,
-		`{"limit": "fast"}`:                     `no "/" in "fast"`,
-		`{"for": "long"}`:                       `"long" is no duration`,
-		`{`:                                     `this is no JSON: it ends too early`,
-		``:                                      `this is no JSON: it ends too early`,
-		`{]`:                                    `this is no JSON: invalid character ']'`,
-		`{} {}`:                                 `more text after the scenario`,
-		`{"instances": 0}`:                      `instances: 0 must be 1 to 64`,
-		`[]`:                                    `a list holds 1 to 16 scenarios`,
-		`[{}, {"instances": 65}]`:               `scenario 2 of 2: instances: 65 must be`,
-		`[{}`:                                   `this is no JSON`,
-		`[{}` + strings.Repeat(`,{}`, 16) + `]`: `this one has 17`,
+		`{"leasesize2": 1}`:                         `leasesize2: there is no such field`,
+		`{"instances": "many"}`:                     `instances: a string does not fit here`,
+		`{"limit": "fast"}`:                         `limit: no "/" in "fast"`,
+		`{"for": "long"}`:                           `for: "long" is no duration`,
+		`{"for": "1s", "faults": [{"at": "soon"}]}`: `faults: "soon" is no duration`,
+		`{"demand": {"perInstance": 1e300}}`:        `all instances together are asked 4e+300 times per second`,
+		`{`:                                         `this is no JSON: it ends too early`,
+		``:                                          `this is no JSON: it ends too early`,
+		`{]`:                                        `this is no JSON: invalid character ']'`,
+		`{} {}`:                                     `more text after the scenario`,
+		`{"instances": 0}`:                          `instances: 0 must be 1 to 64`,
+		`[]`:                                        `a list holds 1 to 16 scenarios`,
+		`[{}, {"instances": 65}]`:                   `scenario 2 of 2: instances: 65 must be`,
+		`[{}`:                                       `this is no JSON`,
+		`[{}` + strings.Repeat(`,{}`, 16) + `]`:     `this one has 17`,
 	} {
 		if _, err := scenario.ParseList([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -82,7 +84,7 @@ func TestParseErrors(t *testing.T) {
 func TestValidate(t *testing.T) {
 	type S = scenario.Scenario
 	for field, changes := range map[string][]func(s *S){
-		"name":           {func(s *S) { s.Name = strings.Repeat("x", 101) }},
+		"name":           {func(s *S) { s.Name = strings.Repeat("x", 101) }, func(s *S) { s.Name = "two\nlines" }, func(s *S) { s.Name = "red\x1b[31m" }},
 		"mode":           {func(s *S) { s.Mode = "" }, func(s *S) { s.Mode = "fast" }},
 		"instances":      {func(s *S) { s.Instances = 0 }, func(s *S) { s.Instances = 65 }},
 		"leaseSize":      {func(s *S) { s.LeaseSize = -1 }},

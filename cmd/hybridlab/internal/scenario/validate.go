@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
@@ -81,6 +82,8 @@ func (s Scenario) Validate() error {
 	switch {
 	case len(s.Name) > MaxName:
 		return bad("name", "it has %d bytes, the most is %d", len(s.Name), MaxName)
+	case strings.ContainsFunc(s.Name, unicode.IsControl): // it is printed to terminals
+		return bad("name", "it has control characters, such as a line break; leave them out")
 	case !slices.Contains(Modes(), s.Mode):
 		return bad("mode", "%.40q is none of %s", s.Mode, list(Modes()))
 	case s.checkLimit() != nil:
@@ -106,7 +109,7 @@ func (s Scenario) Validate() error {
 	case !(d.PerInstance > 0):
 		return bad("demand.perInstance", "%v must be more than 0", d.PerInstance)
 	case s.PerSecond() > MaxDemand:
-		return bad("demand.perInstance", "all instances together are asked %.0f times per second, the most is %d; lower it or take fewer instances", s.PerSecond(), MaxDemand)
+		return bad("demand.perInstance", "all instances together are asked %.6g times per second, the most is %d; lower it or take fewer instances", s.PerSecond(), MaxDemand)
 	case d.Cost < 0 || d.Cost > s.Limit.Burst:
 		return bad("demand.cost", "%d must be 1 to the burst, which is %d", d.Cost, s.Limit.Burst)
 	case s.For < Duration(MinFor) || s.For > Duration(MaxFor):

@@ -57,7 +57,7 @@ function writeForm(scenario) {
     input.value = nothing ? "" : value;
   }
   $("faults").replaceChildren();
-  for (const fault of scenario.faults ?? []) addFault(fault);
+  for (const fault of [scenario.faults ?? []].flat()) addFault(fault ?? {}); // whatever an address holds
   showLeases();
 }
 

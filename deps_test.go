@@ -36,6 +36,7 @@ var allowedImports = map[string][]string{
 	"internal/breaker":  {},
 	"internal/bucket":   {},
 	"internal/figures":  {".", "limit", "tally"},
+	"internal/calls":    {goRedisPath},
 	"internal/flight":   {"limit", "lease", xsyncPath},
 	"internal/keytable": {lruPath, mapPath},
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/hybridlimit/hybrid/internal/calls"
 	"github.com/hybridlimit/hybrid/internal/redistest"
 )
 
@@ -85,7 +86,7 @@ func serverVersion() (string, error) {
 
 // wire counts what its clients send.
 type wire struct {
-	scripts atomic.Int64
+	scripts calls.Counter
 	writes  atomic.Int64
 }
 
@@ -102,7 +103,7 @@ func (w *wire) client() *redis.Client {
 			return countedConn{conn, &w.writes}, err
 		},
 	})
-	rdb.AddHook(scriptCounter{&w.scripts})
+	rdb.AddHook(&w.scripts)
 	return rdb
 }
 
@@ -114,30 +115,4 @@ type countedConn struct {
 func (c countedConn) Write(p []byte) (int, error) {
 	c.writes.Add(1)
 	return c.Conn.Write(p)
-}
-
-type scriptCounter struct{ scripts *atomic.Int64 }
-
-func (scriptCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c scriptCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.count(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (c scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.count(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (c scriptCounter) count(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if name := cmd.Name(); name == "evalsha" || name == "eval" {
-			c.scripts.Add(1)
-		}
-	}
 }

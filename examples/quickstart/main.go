@@ -153,9 +153,9 @@ func (m mode) run(ctx context.Context, cfg config, srv *server, prefix string) (
 	if err := warm(ctx, limiters); err != nil {
 		return tally{}, err
 	}
-	calls := srv.calls.Load()
+	before := srv.calls.Scripts()
 	t := load(ctx, limiters, cfg.length)
-	t.calls = srv.calls.Load() - calls
+	t.calls = srv.calls.Scripts() - before
 	if l, ok := limiters[0].(*hybrid.Limiter); ok {
 		t.terms = l.Stats().Terms
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -16,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/hybridlimit/hybrid"
+	"github.com/hybridlimit/hybrid/internal/calls"
 	"github.com/hybridlimit/hybrid/limit"
 )
 
@@ -85,7 +85,7 @@ func parse(args []string, stdout io.Writer) (config, error) {
 type server struct {
 	name    string
 	clients []*redis.Client // one for each instance
-	calls   atomic.Int64    // scripts that were sent to it
+	calls   calls.Counter   // scripts that were sent to it
 	close   func()
 }
 
@@ -119,7 +119,7 @@ func connect(ctx context.Context, cfg config) (*server, error) {
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	for range cfg.instances {
 		rdb := redis.NewClient(opts)
-		rdb.AddHook(counter{&s.calls})
+		rdb.AddHook(&s.calls)
 		s.clients = append(s.clients, rdb)
 	}
 	s.close = func() {
@@ -135,31 +135,4 @@ func connect(ctx context.Context, cfg config) (*server, error) {
 		return nil, fmt.Errorf("no Redis at %s: %w", opts.Addr, err)
 	}
 	return s, nil
-}
-
-// counter is a hook that counts the scripts a client sends.
-type counter struct{ calls *atomic.Int64 }
-
-func (counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.count(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.count(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (c counter) count(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if name := cmd.Name(); name == "evalsha" || name == "eval" {
-			c.calls.Add(1)
-		}
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/scenario"
+	"github.com/hybridlimit/hybrid/internal/calls"
 )
 
 const (
@@ -34,7 +35,7 @@ type Fleet struct {
 	prefix   string
 	ledger   *ledger
 	gate     gate
-	calls    atomic.Int64
+	calls    calls.Counter
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
@@ -183,11 +184,11 @@ func (f *Fleet) run(ctx context.Context) {
 	for i := range demand {
 		demand[i] = newArrivals(f.scenario, i)
 	}
-	calls := int64(0)
+	before := int64(0)
 	sample := func() {
-		now := f.calls.Load()
-		f.ledger.cut(time.Since(start), now-calls, f.held(), f.faults())
-		calls = now
+		now := f.calls.Scripts()
+		f.ledger.cut(time.Since(start), now-before, f.held(), f.faults())
+		before = now
 	}
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()

@@ -3,13 +3,13 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/hybridlimit/hybrid"
 	"github.com/hybridlimit/hybrid/cmd/hybridlab/internal/scenario"
+	"github.com/hybridlimit/hybrid/internal/calls"
 	"github.com/hybridlimit/hybrid/limit"
 	"github.com/hybridlimit/hybrid/remote"
 )
@@ -24,12 +24,12 @@ type process struct {
 }
 
 // newProcess makes the limiter of the scenario. It does no I/O.
-func newProcess(r *Redis, s scenario.Scenario, prefix string, g *gate, calls *atomic.Int64) (*process, error) {
+func newProcess(r *Redis, s scenario.Scenario, prefix string, g *gate, sent *calls.Counter) (*process, error) {
 	p := &process{wire: newWire(time.Duration(s.Delay), g)}
 	opts := r.options()
 	opts.Dialer = p.wire.dial
 	p.rdb = redis.NewClient(opts)
-	p.rdb.AddHook(counter{calls})
+	p.rdb.AddHook(sent)
 	var err error
 	ropts := remote.Options{Prefix: prefix, Timeout: s.Timeout()}
 	switch s.Mode {
@@ -96,32 +96,4 @@ func (p *process) close(ctx context.Context) {
 		_ = p.own.Close(ctx) // an error says that tokens come back later
 	}
 	_ = p.rdb.Close()
-}
-
-// counter is a hook that counts the scripts that a client sends, in all modes alike: several callers may share one. A
-// script that Redis does not know yet is sent twice.
-type counter struct{ calls *atomic.Int64 }
-
-func (counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.count(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.count(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (c counter) count(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if name := cmd.Name(); name == "evalsha" || name == "eval" {
-			c.calls.Add(1)
-		}
-	}
 }
